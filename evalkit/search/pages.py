@@ -1,0 +1,116 @@
+"""`grep_index` and `read_page` over a frozen snapshot of markdown pages, held in memory."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import re2
+from pydantic import Field
+
+from ..tools import Found, Tool, ToolError, tool
+
+CONTEXT = 2  # lines before and after a match
+SNIPPET = 240  # characters of a snippet
+PER_PAGE = 3  # matches shown of one page
+WORD = re2.compile(r"\w+")
+
+
+class Pages:
+    """A snapshot {canonical URL: markdown}; everything an agent may read of it goes through the two tools."""
+
+    def __init__(self, pages: dict[str, str]):
+        self.pages = {url: text.split("\n") for url, text in pages.items()}
+        self.text = pages
+        self.starts = {url: _starts(lines) for url, lines in self.pages.items()}
+        self.urls = {_plain(url): url for url in pages}
+        self.count = Counter(word for text in pages.values() for word in WORD.findall(text.lower()))
+
+    def tools(self, page_limit: int = 30_000, search_limit: int = 6_000) -> tuple[Tool, Tool]:
+        """The two tools, bound to this snapshot, with their limits in characters."""
+
+        def grep_index(
+            pattern: Annotated[str, Field(description="RE2 pattern, e.g. bodyLimit|maxParamLength; case is ignored")],
+            max_results: Annotated[int, Field(ge=1, le=12)] = 8,
+            literal: Annotated[bool, Field(description="search the pattern as plain text")] = False,
+        ) -> Found:
+            """Search the documentation index line by line. Returns matches with page URL, line number and context,
+            those with the rarest words first, at most 3 a page."""
+            return self.grep(pattern, max_results, literal)
+
+        def read_page(
+            url: Annotated[str, Field(description="page URL as grep_index returns it")],
+            start_line: Annotated[int, Field(ge=1, description="first line to read")] = 1,
+        ) -> Found:
+            """Read one documentation page as markdown. A long page is cut; go on from a later start_line."""
+            return self.read(url, start_line)
+
+        return tool(grep_index, limit=search_limit), tool(read_page, limit=page_limit)
+
+    def grep(self, pattern: str, max_results: int = 8, literal: bool = False) -> Found:
+        """Matching lines as snippets; `total` counts all of them, before any cap."""
+        if not pattern.strip():
+            raise ToolError("The pattern is empty. Give a word or an RE2 pattern.")
+        options = re2.Options()
+        options.case_sensitive, options.literal, options.log_errors, options.never_nl = False, literal, False, True
+        try:
+            if not literal and re2.search(r"\{\d{4,}", pattern):  # RE2 reads it as plain text; the model did not mean that
+                raise re2.error(b"repetition over 1000")
+            regex = re2.compile(pattern if literal else f"(?m){pattern}", options)
+        except re2.error as error:
+            reason = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else error
+            raise ToolError(
+                f"The pattern does not compile ({reason}). Mend it, or set literal to true to search it as plain text."
+            ) from None
+        hits: dict[tuple[str, int], tuple[int, int]] = {}  # (url, line) -> (rarity, where in the line)
+        for url, text in self.text.items():
+            for match in regex.finditer(text):
+                if match.end() == match.start():
+                    continue
+                line = bisect.bisect_right(self.starts[url], match.start()) - 1
+                rarity = min((self.count[w] for w in WORD.findall(match.group().lower())), default=1 << 30)
+                place = match.start() - self.starts[url][line]
+                hits[url, line] = min(hits.get((url, line), (rarity, place)), (rarity, place))
+        shown: list[str] = []
+        per_page: Counter[str] = Counter()
+        for url, line in sorted(hits, key=lambda at: (hits[at][0], *at)):
+            if len(shown) < max_results and per_page[url] < PER_PAGE:
+                per_page[url] += 1
+                shown.append(f"{url} line {line + 1}\n{self._snippet(url, line, hits[url, line][1])}")
+        return Found(shown, len(hits))
+
+    def read(self, url: str, start_line: int = 1) -> Found:
+        """The lines of one page from `start_line` on; only pages of the snapshot exist."""
+        name = self.urls.get(_plain(url))
+        if name is None:
+            raise ToolError("That is not a page of this snapshot. Use a URL as grep_index returns it.")
+        lines = self.pages[name]
+        if start_line > len(lines):
+            raise ToolError(f"The page has {len(lines)} lines. Give a start_line up to that.")
+        return Found(lines[start_line - 1 :], len(lines), start=start_line)
+
+    def _snippet(self, url: str, line: int, place: int) -> str:
+        lines = self.pages[url]
+        first = max(0, line - CONTEXT)
+        text = "\n".join(lines[first : line + CONTEXT + 1])
+        if len(text) <= SNIPPET:
+            return text
+        at = sum(len(part) + 1 for part in lines[first:line]) + place
+        left = min(max(0, at - SNIPPET // 2), len(text) - SNIPPET)
+        return "…" * (left > 0) + text[left : left + SNIPPET] + "…" * (left + SNIPPET < len(text))
+
+
+def _starts(lines: list[str]) -> list[int]:
+    at, starts = 0, []
+    for line in lines:
+        starts.append(at)
+        at += len(line) + 1
+    return starts
+
+
+def _plain(url: str) -> str:
+    """The URL without what does not tell pages apart: host case, trailing slash, fragment, scheme case."""
+    parts = urlsplit(url.strip())
+    return f"{parts.scheme.lower()}://{parts.netloc.lower()}{parts.path.rstrip('/')}?{parts.query}"
