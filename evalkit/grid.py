@@ -16,6 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from . import agent
 from .models import Model
 from .records import EVAL_VERSION, Cell, Record, Suite, Trace, Verdict, dump_line, key, latest, load_rows
 
@@ -84,21 +85,33 @@ def setup(suite: Suite, cell: Cell, model: Model) -> dict[str, str]:
     } | ({"gold": key(cell.sample.gold)} if model.name == "script:oracle" else {})
 
 
+def tracing(run_id: str, suite: Suite, model: Model) -> Work:
+    """The work that makes a Trace of a planned cell."""
+
+    def work(k: str, cell: Cell) -> Trace:
+        trace = agent.run(cell.sample, model, cell.condition, k, cell.repeat)
+        return trace.model_copy(update={"run_id": run_id, "suite": suite.name, "setup": cell.setup})
+
+    return work
+
+
 def read(path: Path) -> tuple[list[Any], list[str]]:
     """Every row of traces.jsonl or verdicts.jsonl, superseded ones included, and what could not be read."""
     return load_rows(path, Verdict if path.name.startswith("verdicts") else Trace)
 
 
 def fill(
-    path: Path, cells: Mapping[str, Any], work: Work, executor: Executor | None = None, workers: int = 8, who: str = ""
-) -> Counts:
+    path: Path, cells: Mapping[str, Any], work: Work, executor: Executor | None = None, workers: int = 8,
+    who: str = "", patience: float = 0.0,
+) -> Counts:  # fmt: skip
     """Do `work(key, cell)` for every cell that has no finished row in `path`, one appended line each.
 
     A failed row is owed again, a wrong answer never. Raises Busy when another process fills this file for the same
-    `who`, and SetupChanged when a cell was measured with another setup. An interrupt lets running cells finish.
+    `who` for longer than `patience` seconds, and SetupChanged when a cell was measured with another setup. An
+    interrupt lets running cells finish.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path, who):
+    with _alone(path, who, patience):
         rows = latest(read(path)[0])
         refuse_mixing(path, rows, cells)
         done = {row.key for row in rows if row.failure is None}
@@ -166,12 +179,12 @@ def refuse_mixing(path: Path, rows: Sequence[Any], cells: Mapping[str, Any]) -> 
 
 
 @contextmanager
-def _alone(path: Path, who: str) -> Iterator[None]:
+def _alone(path: Path, who: str, patience: float) -> Iterator[None]:
     """Hold this file for `who`; the lock is the kernel's, so a killed process leaves none behind."""
     name = path.parent / f".{path.stem}-{re.sub(r'[^A-Za-z0-9.-]', '_', who) or 'any'}"
     lock = FileLock(f"{name}.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=patience)
     except Timeout:
         pid = Path(f"{name}.pid").read_text() if Path(f"{name}.pid").exists() else "unknown"
         raise Busy(

@@ -12,18 +12,20 @@ A wrong or declined answer is 0; what a row cannot say (a share of no citations,
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from .records import Citation, Sample, Trace
+from .records import Citation, Sample, Suite, Trace, Verdict, key
 
 Values = dict[str, float | None]
 
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)")
-SENTENCE = re.compile(r"(?<=[.!?。])\s+|\n+")
+SENTENCE = re.compile(r"(?<=[.!?;。])\s+|\n+")
 SOURCES = re.compile(r"^\W*(sources?|references?|citations?)\W*:.*", re.I | re.M | re.S)
 
 
@@ -137,9 +139,10 @@ def _declines(sentence: str) -> bool:
 
 
 def _informs(sentence: str) -> bool:
-    """Does it tell something? Offers, advice, apologies, questions and more doubt do not."""
+    """Does it tell something? Offers, advice, apologies, questions, more doubt and how the search went do not."""
     offers = r"\b(recommend|suggest|please|try|check|consult|let me know|happy to|feel free|would you|could you|sorry|you (can|could|may|might|should))\b"
-    empty = re.search(offers, sentence) or sentence.endswith("?") or _declines(sentence)
+    search = r"\b(search\w*|tools?|pages?|fetch\w*|quer(y|ies)|index|looked|results?)\b.{0,60}\b(fail\w*|return\w*|error\w*|timed? out|nothing|unavailable|relevant)\b"
+    empty = re.search(f"{offers}|{search}", sentence) or sentence.endswith("?") or _declines(sentence)
     return not empty and len(re.findall(r"\w+", sentence)) >= 2
 
 
@@ -168,7 +171,7 @@ def states(text: str, forms: list[str]) -> bool:
         match.span()
         for form in map(normal, forms)
         if form
-        for match in re.finditer(rf"(?<![\w.]){re.escape(form)}(?!\w|[.,]\d)", plain)
+        for match in re.finditer(rf"(?<!\w)(?<!\d[.,]){re.escape(form)}(?!\w|[.,]\d)", plain)
     ]
     negated = [(a, b) for a, b in spans if _NEGATED.search(plain[:a].rstrip("'([ ") + " ")]
     return any(not any(a <= start and end <= b for a, b in negated) for start, end in spans)
@@ -215,7 +218,25 @@ def docs_qa(sample: Sample, trace: Trace) -> Values:
     }
 
 
+VERSION = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]  # a changed rule scores again
 RULES: dict[str, Callable[[Sample, Trace], Values]] = {"docs_qa": docs_qa}
+
+
+def owed(suite: Suite, traces: Sequence[Trace]) -> dict[str, tuple[str, Sample, Trace]]:
+    """{verdict key: (rule, sample, trace)} of the rule verdicts that measured traces of a suite should have."""
+    samples = {s.id: s for s in suite.samples}
+    return {
+        key(trace.key, samples[trace.sample_id].gold, rule, VERSION): (rule, samples[trace.sample_id], trace)
+        for trace in traces
+        if trace.failure is None and trace.suite == suite.name and trace.sample_id in samples
+        for rule in suite.rules
+    }
+
+
+def verdict(k: str, cell: tuple[str, Sample, Trace]) -> Verdict:
+    """Apply one rule to one trace."""
+    rule, sample, trace = cell
+    return Verdict(key=k, of=(trace.key,), by=f"rule:{rule}", values=RULES[rule](sample, trace))
 
 
 def _share(cited: list[str], among: set[str], plain: Callable[[str], str]) -> float | None:

@@ -7,14 +7,16 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from difflib import SequenceMatcher
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from .records import ROOT, Budget, Condition, Sample, Suite, key
-from .scoring import RULES
+from .scoring import RULES, denies, states
 from .search import corpus
 from .search.pages import Pages
 from .tools import Tool
@@ -132,6 +134,25 @@ def _docs_qa(sample: Sample) -> Iterator[str]:
             yield f"gold.{name} is {json.dumps(values)[:60]}; write a list of text, each an {what}"
     if isinstance(gold.get("urls"), list):
         yield from (f"gold.urls holds {u!r}, which is not an http(s) URL" for u in gold["urls"] if not re.match(r"https?://", str(u)))
+
+
+def audit(suite: Suite) -> list[str]:
+    """What is wrong with gold, sentence by sentence: answers that leak into prompts, URLs that are not pages of the
+    corpus, key facts that no gold page states, gold answers that the rule itself would not call right, near duplicates."""
+    found, text = [], pages(suite.corpus).text if suite.corpus else {}
+    for sample in suite.samples:
+        gold, facts = sample.gold, sample.gold.get("key_fact", [])
+        checks = {
+            "the key fact stands in the prompt": facts and states(sample.prompt, facts),
+            "gold.answer does not state the key fact": facts and not states(gold["answer"], facts),
+            "gold.answer of a trap does not deny": gold.get("trap") and not denies(gold["answer"]),
+            "no gold page states the key fact": facts and not any(states(text.get(u, ""), facts) for u in gold["urls"]),
+        } | {f"{u} is not a page of {suite.corpus}": u not in text for u in gold.get("urls", [])}
+        found += [f"{sample.id}: {fault}" for fault, wrong in checks.items() if wrong]
+    for a, b in combinations(suite.samples, 2):
+        likeness = SequenceMatcher(None, a.prompt.lower(), b.prompt.lower()).ratio()
+        found += [f"{a.id} and {b.id} ask nearly the same ({likeness:.0%} alike)"] if likeness > 0.85 else []
+    return found
 
 
 def _no_check(sample: Sample) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections import Counter
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from ..tools import Found, Tool, ToolError, tool
 CONTEXT = 2  # lines before and after a match
 SNIPPET = 240  # characters of a snippet
 PER_PAGE = 3  # matches shown of one page
-WORD = re2.compile(r"\w+")
+WORD = re.compile(r"\w+")
 
 
 class Pages:
@@ -64,15 +65,18 @@ class Pages:
             raise ToolError(
                 f"The pattern does not compile ({reason}). Mend it, or set literal to true to search it as plain text."
             ) from None
-        hits: dict[tuple[str, int], tuple[int, int]] = {}  # (url, line) -> (rarity, where in the line)
+        hits: dict[tuple[str, int], tuple[int, int]] = {}  # (url, line) -> (rarity, where in the text)
+        rarity: dict[str, int] = {}
         for url, text in self.text.items():
+            starts = self.starts[url]
             for match in regex.finditer(text):
-                if match.end() == match.start():
-                    continue
-                line = bisect.bisect_right(self.starts[url], match.start()) - 1
-                rarity = min((self.count[w] for w in WORD.findall(match.group().lower())), default=1 << 30)
-                place = match.start() - self.starts[url][line]
-                hits[url, line] = min(hits.get((url, line), (rarity, place)), (rarity, place))
+                start, end = match.span()
+                found = text[start:end].lower()
+                if found not in rarity:
+                    rarity[found] = min((self.count[w] for w in WORD.findall(found)), default=1 << 30)
+                at = (url, bisect.bisect_right(starts, start) - 1)
+                if end > start and (at not in hits or rarity[found] < hits[at][0]):
+                    hits[at] = rarity[found], start
         shown: list[str] = []
         per_page: Counter[str] = Counter()
         for url, line in sorted(hits, key=lambda at: (hits[at][0], *at)):
@@ -95,10 +99,7 @@ class Pages:
         lines = self.pages[url]
         first = max(0, line - CONTEXT)
         text = "\n".join(lines[first : line + CONTEXT + 1])
-        if len(text) <= SNIPPET:
-            return text
-        at = sum(len(part) + 1 for part in lines[first:line]) + place
-        left = min(max(0, at - SNIPPET // 2), len(text) - SNIPPET)
+        left = min(max(0, place - self.starts[url][first] - SNIPPET // 2), max(0, len(text) - SNIPPET))
         return "…" * (left > 0) + text[left : left + SNIPPET] + "…" * (left + SNIPPET < len(text))
 
 

@@ -1,0 +1,31 @@
+"""evalkit: which search tool makes an agent answer better, is the difference real, and what does a right answer cost?
+
+A question goes from data/<suite>/ through an agent with a real search tool to a Trace, through rules to a Verdict,
+and from those rows to an interval in a notebook. Read the modules in this order; each imports only from above:
+
+    records      the nouns, JSON lines in and out, key()
+    pricing      usd(served, usage); an unknown price raises before money is spent
+    stats        intervals and paired gaps
+    tools        Tool, @tool, execute: everything that goes wrong is an observation for the model
+    scoring      citations, declining, key facts; rules without a model
+    models       open_model("provider:name"): anthropic, extractive, script
+    agent        the centre: ask, act, repeat, inside a budget
+    search       what agents search: corpus (fetch, freeze), pages (grep, read)
+    suites       load_suite, conditions, validation with file:line messages
+    provenance   who, what, when, with which versions and hashes
+    grid         plan, fill, resume
+    guards       parameters, prices, corpus, equality of conditions
+    report       frame(), sentences, figures, the offline HTML
+"""
+
+from .agent import run
+from .grid import fill, plan
+from .models import Model, open_model
+from .records import Budget, Condition, Sample, Suite, Trace, Usage, Verdict
+from .suites import load_suite
+from .tools import Tool, tool
+
+__all__ = [
+    "Budget", "Condition", "Model", "Sample", "Suite", "Tool", "Trace", "Usage", "Verdict",
+    "fill", "load_suite", "open_model", "plan", "run", "tool",
+]  # fmt: skip
