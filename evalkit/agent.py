@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from . import pricing, scoring
 from .models import Model, ProviderError
-from .records import Budget, Call, Condition, Failure, Message, Note, Reply, Sample, Step, Stop, Trace, Usage
+from .records import Call, Condition, Failure, Note, Reply, Said, Sample, Step, Trace, Usage
 from .tools import Tool, execute
 
 CLOSE = "The budget for searching is used up. Answer now, from what you have read; say so if it is not enough."
@@ -16,111 +16,90 @@ OVER = "Budget reached: this call was not run. Answer from what you have read."
 
 
 def run(sample: Sample, model: Model, condition: Condition, key: str = "", repeat: int = 0) -> Trace:
-    """One sample under one condition, as a Trace; a provider's fault is a failure in it, never an exception."""
+    """One sample under one condition, as a Trace; a fault of the provider is a failure in it, never an exception."""
     started, waited = time.monotonic(), 0.0
     tools, budget = condition.tools(sample), condition.budget
-    system = "\n\n".join(text.strip() for text in (condition.system, condition.instructions) if text.strip())
-    messages = [*sample.history, Message(role="user", text=sample.prompt)]
+    system = "\n\n".join(text for text in (condition.system, condition.instructions) if text)
+    said: list[Said] = [*sample.history, sample.prompt]
     steps: list[Step] = []
     notes: list[Note] = []
-    usage, usd, turns, api_calls = Usage(), 0.0, 0, 0
-    reply, failure, submission = Reply(), None, None
-    closing = ""  # why no tool may be called any more: a spent budget, or an empty reply
-    stop: Stop | None = None
+    usage, usd, turns, api_calls, reply = Usage(), 0.0, 0, 0, Reply()
+    failure, submission = None, None
+    stop, closing = "", ""  # closing: why no tool may be called any more, a spent budget or an empty reply
     try:
         player = model.for_cell(sample, repeat)
-        while stop is None:
-            closing = closing or spent(budget, turns, steps, tools, usage, usd, time.monotonic() - started - waited)
-            if closing:
-                messages.append(Message(role="user", text=AGAIN if closing == "empty" else CLOSE))
-            allowance = min(budget.reply_tokens, max(1, budget.output_tokens - usage.output))
-            reply = player.ask(system, messages, tools, max_tokens=allowance, closing=bool(closing))
+        while not stop:
+            if closing := closing or spent(condition, tools, steps, turns):
+                said.append(AGAIN if closing == "empty" else CLOSE)
+            reply = player.ask(system, said, tools, budget.reply_tokens, bool(closing))
             turns, api_calls, waited = turns + 1, api_calls + reply.attempts, waited + reply.waited
-            usage, usd = usage + reply.usage, usd + price(model, reply.served, reply.usage, notes)
-            notes += reply.notes
-            calls = unique(reply.calls, steps, notes)
-            messages.append(Message(role="assistant", text=reply.text, calls=calls, wire=reply.wire))
-            if reply.refused:
-                stop = "refused"
-            elif reply.truncated:  # a call that was cut off is never run
-                stop = "output_tokens" if usage.output >= budget.output_tokens else "truncated"
-            elif calls and not closing:
-                for call in calls:
-                    step = act(tools, budget, steps, call, turns, over=stop is not None)
-                    steps.append(step)
-                    messages.append(Message(role="tool", text=step.result, call_id=call.id, ok=step.ok))
-                    if step.ok and any(t.final and t.name == call.name for t in tools):
+            usage, usd = usage + reply.usage, usd + cost(model, reply, notes)
+            reply = unique(reply, steps, notes)
+            said.append(reply)
+            if reply.refused or reply.truncated:  # a call that was cut off is never run
+                stop = "refused" if reply.refused else "truncated"
+            elif reply.calls and not closing:
+                for call in reply.calls:
+                    over = bool(stop) or (counts(call, tools) and used(steps, tools) >= budget.tool_calls)
+                    unrun = Step(turn=turns, call=call, result=OVER, ok=False, executed=False)
+                    steps.append(unrun if over else execute(tools, call, turns))
+                    said.append(steps[-1])
+                    if steps[-1].ok and any(t.final and t.name == call.name for t in tools):
                         stop, submission = "submitted", call.args
             elif not reply.text.strip() and not closing:
                 notes.append(Note(name="asked_again", value="empty reply"))
                 closing = "empty"
             elif closing and closing != "empty":
-                stop = closing  # type: ignore[assignment]
+                stop = closing
             else:
                 stop = "abstained" if scoring.declined(reply.text) else "answered"
     except ProviderError as error:
+        api_calls, waited = api_calls + error.attempts, waited + error.waited
         failure = Failure(where="provider", kind=error.kind, detail=error.detail)
-        api_calls, waited, usage = api_calls + error.attempts, waited + error.waited, usage + error.usage
-        usd += price(model, reply.served, error.usage, notes)
     except Exception as error:  # a fault of ours is a missing measurement too, and must not end the run
         failure = Failure(where="agent", kind=type(error).__name__, detail=str(error)[:600])
     answer = "" if failure else reply.text.strip()
     return Trace(
         key=key, sample_id=sample.id, condition=condition.name, model=model.name, options=model.options, repeat=repeat,
         served=reply.served, answer=answer, citations=tuple(scoring.find_citations(answer)), steps=tuple(steps),
-        turns=turns, api_calls=api_calls, stop="failed" if failure else stop or "failed", provider_stop=reply.stop,
+        turns=turns, api_calls=api_calls, stop="failed" if failure else stop, provider_stop=reply.stop,
         submission=submission, usage=usage, usd=usd, seconds=time.monotonic() - started - waited, waited=waited,
         failure=failure, notes=tuple(notes), at=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 
 
-def spent(
-    budget: Budget, turns: int, steps: list[Step], tools: tuple[Tool, ...], usage: Usage, usd: float, seconds: float
-) -> str:
-    """The name of the first budget that is used up, or ""."""
-    counted = counting(steps, tools) >= budget.tool_calls and all(t.counts for t in tools)
-    limits = {
-        "turns": turns >= budget.turns,
-        "tool_calls": bool(tools) and counted,
-        "output_tokens": usage.output >= budget.output_tokens,
-        "usd": bool(budget.usd) and usd >= budget.usd,
-        "seconds": bool(budget.seconds) and seconds >= budget.seconds,
-    }
-    return next((name for name, over in limits.items() if over), "")
+def spent(condition: Condition, tools: tuple[Tool, ...], steps: list[Step], turns: int) -> str:
+    """The name of a budget that is used up, or "". Tools that do not count outlive the tool-call budget."""
+    over = tools and all(t.counts for t in tools) and used(steps, tools) >= condition.budget.tool_calls
+    return "turns" if turns >= condition.budget.turns else "tool_calls" if over else ""
 
 
-def counting(steps: list[Step], tools: tuple[Tool, ...]) -> int:
-    """Executed calls of tools that count; a call that named no tool counts too."""
-    free = {t.name for t in tools if not t.counts}
-    return sum(step.executed and step.call.name not in free for step in steps)
+def counts(call: Call, tools: tuple[Tool, ...]) -> bool:
+    return all(t.counts for t in tools if t.name == call.name)
 
 
-def act(tools: tuple[Tool, ...], budget: Budget, steps: list[Step], call: Call, turn: int, over: bool) -> Step:
-    """Run one call, unless the run was submitted earlier in this turn or the call is over the budget."""
-    counts = all(t.counts for t in tools if t.name == call.name)
-    if over or (counts and counting(steps, tools) >= budget.tool_calls):
-        return Step(turn=turn, call=call, result=OVER, ok=False, executed=False)
-    return execute(tools, call, turn)
+def used(steps: list[Step], tools: tuple[Tool, ...]) -> int:
+    """Executed calls that count; a call of no known tool does."""
+    return sum(step.executed and counts(step.call, tools) for step in steps)
 
 
-def unique(calls: tuple[Call, ...], steps: list[Step], notes: list[Note]) -> tuple[Call, ...]:
-    """The calls under ids that occur once in the conversation; a renamed id is noted."""
-    seen = {step.call.id for step in steps} | {""}
-    renamed = []
-    for n, call in enumerate(calls):
-        new = call.id if call.id not in seen else f"{call.id or 'call'}-{len(steps) + n}"
-        if new != call.id:
-            notes.append(Note(name="call_id_renamed", value=[call.id, new]))
-        seen.add(new)
-        renamed.append(call.model_copy(update={"id": new}))
-    return tuple(renamed)
+def unique(reply: Reply, steps: list[Step], notes: list[Note]) -> Reply:
+    """The reply with call ids that occur once in the conversation; a renamed id is noted."""
+    seen, calls = {step.call.id for step in steps} | {""}, []
+    for n, call in enumerate(reply.calls):
+        if call.id in seen:
+            notes.append(Note(name="call_id_renamed", value=call.id))
+            call = call.model_copy(update={"id": f"{call.id or 'call'}-{len(steps) + n}"})
+        seen.add(call.id)
+        calls.append(call)
+    return reply.model_copy(update={"calls": tuple(calls)})
 
 
-def price(model: Model, served: str, usage: Usage, notes: list[Note]) -> float:
+def cost(model: Model, reply: Reply, notes: list[Note]) -> float:
     """USD of a reply at the served model, else at the requested one, which is noted."""
-    requested = model.name.partition(":")[2]
+    provider, _, requested = model.name.partition(":")
     try:
-        return pricing.usd(served or requested, usage, model.provider)
+        return pricing.usd(reply.served or requested, reply.usage, provider) if model.priced else 0.0
     except pricing.UnknownPrice:
-        notes.append(Note(name="priced_as_requested", value=served))
-        return pricing.usd(requested, usage, model.provider)
+        notes.append(Note(name="priced_as_requested", value=reply.served))
+        return pricing.usd(requested, reply.usage, provider)

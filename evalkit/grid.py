@@ -8,9 +8,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,14 @@ from filelock import FileLock, Timeout
 
 from . import agent
 from .models import Model
-from .records import EVAL_VERSION, Cell, Record, Suite, Trace, Verdict, dump_line, key, latest, load_rows
+from .records import EVAL_VERSION, Cell, Record, Suite, Trace, Verdict, key, latest, load_rows
 
 Work = Callable[[str, Any], Trace | Verdict]
 _gate = threading.Lock()
 
 
 class Busy(RuntimeError):
-    """Another process fills the same run with the same model."""
-
-
-class SetupChanged(RuntimeError):
-    """The run holds measurements of these cells made with another setup."""
+    """Another process fills the same run for the same model."""
 
 
 class Counts(Record):
@@ -40,27 +35,19 @@ class Counts(Record):
     done: int = 0
     failed: int = 0
     usd: float = 0.0
-    seconds: float = 0.0
 
-    def _repr_markdown_(self) -> str:
-        return (
-            f"{self.cells} cells: {self.done_before} done before, {self.done} done now, {self.failed} failed; "
-            f"{self.usd:.4f} USD, {self.seconds:.1f} s"
-        )
+    def __str__(self) -> str:
+        return f"{self.cells} cells: {self.done_before} done before, {self.done} done now, {self.failed} failed, {self.usd:.4f} USD"
 
 
-def plan(
-    suite: Suite, model: Model, conditions: Sequence[str] = (), repeats: int = 1, limit: int = 0
-) -> dict[str, Cell]:
+def plan(suite: Suite, model: Model, conditions: Sequence[str] = (), repeats: int = 1, limit: int = 0) -> dict[str, Cell]:
     """{content key: Cell} of samples × conditions × repeats, sample by sample; `limit` takes the first samples by id."""
-    names = [c.name for c in suite.conditions]
-    if unknown := [name for name in conditions if name not in names]:
-        raise ValueError(f"no condition {', '.join(unknown)} in {suite.name}; it has: {', '.join(names)}")
+    if unknown := set(conditions) - {c.name for c in suite.conditions}:
+        names = ", ".join(c.name for c in suite.conditions)
+        raise ValueError(f"no condition {', '.join(sorted(unknown))} in {suite.name}; it has: {names}")
     samples = sorted(suite.samples, key=lambda s: s.id)[: limit or None]
     chosen = [c for c in suite.conditions if not conditions or c.name in conditions]
-    cells = [
-        Cell(sample=s, condition=c, model=model.name, repeat=r) for s in samples for c in chosen for r in range(repeats)
-    ]
+    cells = [Cell(sample=s, condition=c, model=model.name, repeat=r) for s in samples for c in chosen for r in range(repeats)]
     cells = [cell.model_copy(update={"setup": setup(suite, cell, model)}) for cell in cells]
     return {key(cell.setup): cell for cell in cells}
 
@@ -104,40 +91,40 @@ def fill(
     path: Path, cells: Mapping[str, Any], work: Work, executor: Executor | None = None, workers: int = 8,
     who: str = "", patience: float = 0.0,
 ) -> Counts:  # fmt: skip
-    """Do `work(key, cell)` for every cell that has no finished row in `path`, one appended line each.
+    """Do `work(key, cell)` for every cell that has no finished row in `path`; each result is one appended line.
 
     A failed row is owed again, a wrong answer never. Raises Busy when another process fills this file for the same
-    `who` for longer than `patience` seconds, and SetupChanged when a cell was measured with another setup. An
-    interrupt lets running cells finish.
+    `who` for longer than `patience` seconds. An interrupt lets running cells finish: they have been paid for.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path, who, patience):
-        rows = latest(read(path)[0])
-        refuse_mixing(path, rows, cells)
-        done = {row.key for row in rows if row.failure is None}
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", f"{path.stem}-{who}")
+    locks = path.parent / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(locks / f"{name}.lock")  # the kernel's own: a killed process leaves none behind
+    try:
+        lock.acquire(timeout=patience)
+    except Timeout:
+        pid = (locks / f"{name}.pid").read_text()
+        raise Busy(f"process {pid} already fills {path} for {who}; wait for it, or end it, and run again") from None
+    pool = executor or ThreadPoolExecutor(max(1, workers))
+    futures: list[Any] = []
+    try:
+        (locks / f"{name}.pid").write_text(str(os.getpid()))
+        done = {row.key for row in latest(read(path)[0]) if row.failure is None}
         owed = {k: cell for k, cell in cells.items() if k not in done}
-        counts = Counts(cells=len(cells), done_before=len(cells) - len(owed))
-        progress, started = Progress(len(owed)), time.monotonic()
-        pool = executor or ThreadPoolExecutor(max(1, workers), thread_name_prefix="cell")
-        futures = [pool.submit(_measure, path, work, k, cell) for k, cell in owed.items()]
-        try:
-            for future in as_completed(futures):
-                failed, usd = future.result()
-                counts = counts.model_copy(
-                    update={
-                        "done": counts.done + (not failed),
-                        "failed": counts.failed + failed,
-                        "usd": counts.usd + usd,
-                        "seconds": time.monotonic() - started,
-                    }
-                )
-                progress.show(counts)
-        finally:
-            for future in futures:
-                future.cancel()
-            wait(futures)  # cells that run have been paid for: their rows are wanted
-            if executor is None:
-                pool.shutdown()
+        counts, progress = Counts(cells=len(cells), done_before=len(cells) - len(owed)), Progress(len(owed))
+        futures += [pool.submit(_measure, path, work, k, cell) for k, cell in owed.items()]
+        for future in as_completed(futures):
+            failed, usd = future.result()
+            made = {"done": counts.done + (not failed), "failed": counts.failed + failed, "usd": counts.usd + usd}
+            counts = counts.model_copy(update=made)
+            progress.show(counts)
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        if executor is None:
+            pool.shutdown()
+        lock.release()
     return counts
 
 
@@ -149,8 +136,9 @@ def _measure(path: Path, work: Work, k: str, cell: Any) -> tuple[bool, float]:
 
 def append(path: Path, row: Record) -> None:
     """Add one line; what a killed process left of a line is moved aside first."""
-    line = dump_line(row)
-    with _gate, FileLock(path.parent / f".{path.stem}.lock", poll_interval=0.002), open(path, "ab+") as file:
+    line = row.model_dump_json().encode() + b"\n"
+    lock = FileLock(path.parent / ".locks" / f"{path.stem}.lock", poll_interval=0.002)
+    with _gate, lock, open(path, "ab+") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         if size and file.read(1) != b"\n":
@@ -161,74 +149,34 @@ def append(path: Path, row: Record) -> None:
         file.write(line)
 
 
-def refuse_mixing(path: Path, rows: Sequence[Any], cells: Mapping[str, Any]) -> None:
-    """Raise SetupChanged when a cell's place holds a measurement that another setup made."""
-    measured = {row.slot: row for row in rows if isinstance(row, Trace) and row.failure is None}
-    changed: dict[str, int] = {}
-    for k, cell in cells.items():
-        row = measured.get(cell.slot) if isinstance(cell, Cell) else None
-        if row and row.key != k:
-            for part in sorted(set(row.setup) | set(cell.setup)):
-                changed[part] = changed.get(part, 0) + (row.setup.get(part) != cell.setup.get(part))
-    if changed:
-        parts = ", ".join(f"{part} ({n} cells)" for part, n in changed.items() if n)
-        raise SetupChanged(
-            f"{path} holds measurements made with another setup; changed: {parts}. "
-            f"Use another run_id, so that the two are never mixed"
-        )
-
-
-@contextmanager
-def _alone(path: Path, who: str, patience: float) -> Iterator[None]:
-    """Hold this file for `who`; the lock is the kernel's, so a killed process leaves none behind."""
-    name = path.parent / f".{path.stem}-{re.sub(r'[^A-Za-z0-9.-]', '_', who) or 'any'}"
-    lock = FileLock(f"{name}.lock")
-    try:
-        lock.acquire(timeout=patience)
-    except Timeout:
-        pid = Path(f"{name}.pid").read_text() if Path(f"{name}.pid").exists() else "unknown"
-        raise Busy(
-            f"process {pid} already fills {path} for {who or 'this suite'}; wait for it, or end it and run again"
-        ) from None
-    try:
-        Path(f"{name}.pid").write_text(str(os.getpid()))
-        yield
-    finally:
-        lock.release()
-
-
 def note(run_dir: Path, name: str, entry: dict[str, Any]) -> None:
     """Record how a part of the run was made: run.json[name] = entry."""
-    path = run_dir / "run.json"
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with FileLock(run_dir / ".run.lock"):
+    path, draft = run_dir / "run.json", run_dir / ".locks" / "run.json"
+    with FileLock(run_dir / ".locks" / "run.lock"):
         content = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        content[name] = entry
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", "utf-8")
+        draft.write_text(json.dumps(content | {name: entry}, indent=1, sort_keys=True) + "\n", "utf-8")
         draft.replace(path)
 
 
 class Progress:
-    """One line that is updated in place; in a plain terminal at most ten lines."""
+    """In a notebook one line that is updated in place, in a terminal at most ten lines."""
 
     def __init__(self, owed: int):
-        self.owed, self.started, self.shown, self.handle = owed, time.monotonic(), 0, None
-        self.notebook = "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None
+        self.owed, self.started, self.tenth, self.handle = owed, time.monotonic(), 0, None
+        ipython = sys.modules.get("IPython")
+        self.notebook = ipython is not None and ipython.get_ipython() is not None
 
     def show(self, counts: Counts) -> None:
         made = counts.done + counts.failed
-        if not self.notebook and made * 10 // max(1, self.owed) == self.shown * 10 // max(1, self.owed):
-            return
-        self.shown = made
         left = (time.monotonic() - self.started) / made * (self.owed - made)
-        text = f"{made}/{self.owed} cells, {counts.failed} failed, {counts.usd:.4f} USD, {left:.0f} s left"
-        if not self.notebook:
-            print(text, file=sys.stderr, flush=True)
-            return
-        from IPython.display import Markdown, display
+        text = f"{made} of {self.owed} owed, {counts.failed} failed, {counts.usd:.4f} USD, {left:.0f} s left"
+        if self.notebook:
+            from IPython.display import Markdown, display
 
-        if self.handle is None:
-            self.handle = display(Markdown(text), display_id=True)
-        elif self.handle:
-            self.handle.update(Markdown(text))
+            if self.handle:
+                self.handle.update(Markdown(text))
+            else:
+                self.handle = display(Markdown(text), display_id=True)
+        elif (tenth := made * 10 // self.owed) > self.tenth:
+            self.tenth = tenth
+            print(text, file=sys.stderr)

@@ -12,13 +12,14 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 ROOT = Path(__file__).resolve().parents[1]  # the project folder: data/, notebooks/ and results/ stand in it
 EVAL_VERSION = "1"  # raised when the loop or a tool changes what the same cell measures
+SLOT = ("suite", "sample_id", "condition", "model", "options", "repeat")  # where a measurement stands in its run
 
 Stop = Literal["answered", "submitted", "abstained", "refused", "truncated",
                "turns", "tool_calls", "output_tokens", "usd", "seconds", "failed"]  # fmt: skip
 
 
 def clean(value: Any) -> Any:
-    """Replace lone surrogates by U+FFFD, at any depth, so that every row can be written as UTF-8."""
+    """The value with lone surrogates replaced by U+FFFD, at any depth, so that every row can be written as UTF-8."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
@@ -33,17 +34,17 @@ Json = Annotated[Any, BeforeValidator(clean)]
 class Record(BaseModel):
     """Base of every noun: frozen, and NaN or infinity is written as null."""
 
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="null", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="null")
 
 
 class Usage(Record):
-    """Tokens of one or more calls; `input` excludes both cache counts."""
+    """Tokens of one or more calls; `input` excludes both cache counts, `reasoning` is part of `output`."""
 
     input: int = 0
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
-    reasoning: int = 0  # part of output
+    reasoning: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
@@ -66,7 +67,7 @@ class Call(Record):
 class Step(Record):
     """What the world answered to one call."""
 
-    turn: int
+    turn: int = 0
     call: Call
     result: Text
     ok: bool = True
@@ -94,19 +95,10 @@ class Reply(Record):
     truncated: bool = False
     attempts: int = 1
     waited: float = 0.0  # seconds in back-off
-    notes: tuple[Note, ...] = ()
     wire: Any = Field(None, exclude=True, repr=False)
 
 
-class Message(Record):
-    """One entry of a conversation; a `tool` message answers the call named by `call_id`."""
-
-    role: Literal["user", "assistant", "tool"]
-    text: Text = ""
-    calls: tuple[Call, ...] = ()
-    call_id: str = ""
-    ok: bool = True
-    wire: Any = Field(None, exclude=True, repr=False)
+Said = str | Reply | Step  # a conversation: the user's words, the model's reply, the world's answer to a call
 
 
 class Budget(Record):
@@ -114,20 +106,17 @@ class Budget(Record):
 
     turns: int = 8
     tool_calls: int = 12  # of tools that count
-    output_tokens: int = 32_768  # of the whole cell
     reply_tokens: int = 4_096  # of one reply
-    usd: float = 0.0  # 0: no limit
-    seconds: float = 0.0  # working seconds, waiting excluded; 0: no limit
 
 
 class Sample(Record):
     """One question or task with its right answer; `cluster` names the family of related samples."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     id: Text
     prompt: Text = Field(validation_alias=AliasChoices("prompt", "question"))
-    history: tuple[Message, ...] = ()
+    history: tuple[Said, ...] = ()
     gold: dict[str, Json] = Field(default_factory=dict)
     cluster: Text = ""
     tags: dict[str, str | bool | int] = Field(default_factory=dict)
@@ -149,23 +138,20 @@ class Suite(Record):
     name: str
     kind: str
     path: Path
+    samples: tuple[Sample, ...]
+    conditions: tuple[Condition, ...]
     system: str = ""
-    samples: tuple[Sample, ...] = ()
-    conditions: tuple[Condition, ...] = ()
     corpus: str = ""
     corpus_sha: str = ""
     settings: dict[str, Any] = Field(default_factory=dict)
     rules: tuple[str, ...] = ()
     sha: str = ""  # sha256 of samples.jsonl
-    notes: tuple[str, ...] = ()
+    frozen: bool = True  # is that the sha suite.toml names?
 
     def _repr_markdown_(self) -> str:
-        lines = [f"**{self.name}**: {len(self.samples)} samples, samples.jsonl sha256 `{self.sha[:16]}`"]
-        lines += [f"- `{c.name}`: {c.instructions.strip()}" for c in self.conditions]
-        return "\n".join(lines + [f"- note: {note}" for note in self.notes])
-
-
-SLOT = ("suite", "sample_id", "condition", "model", "options", "repeat")  # where a measurement stands in its run
+        changed = "" if self.frozen else ", **changed since it was frozen**"
+        head = f"**{self.name}**: {len(self.samples)} samples, sha256 `{self.sha[:16]}`{changed}"
+        return "\n".join([head, *(f"- `{c.name}`: {c.instructions}" for c in self.conditions)])
 
 
 class Cell(Record):
@@ -200,7 +186,7 @@ class Citation(Record):
 
 
 class Trace(Record):
-    """One measurement made."""
+    """One measurement made; `seconds` is working time, `waited` the time in back-off."""
 
     key: str
     run_id: str = ""
@@ -220,25 +206,24 @@ class Trace(Record):
     stop: Stop = "failed"
     provider_stop: str | None = None
     submission: Json = None
-    ledger: Json = None
     usage: Usage = Usage()
     usd: float = 0.0
-    seconds: float = 0.0  # working
-    waited: float = 0.0  # in back-off and queues
+    seconds: float = 0.0
+    waited: float = 0.0
     failure: Failure | None = None
     notes: tuple[Note, ...] = ()
     at: str = ""  # ISO time when the cell finished
 
     @property
     def slot(self) -> tuple[str, ...]:
-        """The place of this row in its run; the last row of a slot counts."""
-        return tuple(_text(getattr(self, name)) for name in SLOT)
+        values = (getattr(self, name) for name in SLOT)
+        return tuple(v if isinstance(v, str) else json.dumps(v, sort_keys=True) for v in values)
 
     def _repr_markdown_(self) -> str:
         head = f"**{self.sample_id}** · {self.condition} · {self.model} · {self.stop} · {self.usage.total} tokens"
-        steps = [f"{s.turn}. `{s.call.name}({_short(s.call.args, 160)})` → {_short(s.result, 160)}" for s in self.steps]
-        answer = (self.answer or (self.failure and f"{self.failure.kind}: {self.failure.detail}") or "(empty)")
-        return "\n".join([head, "", *steps, "", *("> " + line for line in _short(answer, 1200, keep=True).splitlines())])
+        steps = [f"{s.turn}. `{s.call.name} {short(s.call.args)}` → {short(s.result)}" for s in self.steps]
+        answer = f"{self.failure.kind}: {self.failure.detail}" if self.failure else self.answer or "(empty)"
+        return "\n".join([head, "", *steps, "", "> " + short(answer, 900)])
 
 
 class Verdict(Record):
@@ -247,13 +232,10 @@ class Verdict(Record):
     key: str
     of: tuple[str, ...]
     by: str
-    served: str = ""
     values: dict[str, float | None] = Field(default_factory=dict)
     why: Text = ""
     notes: tuple[Note, ...] = ()
-    usage: Usage = Usage()
     usd: float = 0.0
-    seconds: float = 0.0
     failure: Failure | None = None
 
     @property
@@ -265,55 +247,42 @@ R = TypeVar("R", bound=Record)
 Row = TypeVar("Row", Trace, Verdict)
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-
-
-def _short(value: Any, limit: int, keep: bool = False) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = text if keep else " ".join(text.split()).replace("`", "'")
+def short(value: Any, limit: int = 160) -> str:
+    """A value on one line of markdown, cut to `limit` characters."""
+    text = " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+    text = text.replace("`", "'").replace("#", "\\#").replace("<", "&lt;")
     return text if len(text) <= limit else text[:limit] + "…"
 
 
 def key(*parts: Any) -> str:
     """16 hex digits that stand for the content of the parts (canonical JSON, sha256)."""
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=_plain)
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=lambda r: r.model_dump(mode="json"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)
-
-
-def dump_line(record: Record) -> bytes:
-    """One JSON line, newline included."""
-    return record.model_dump_json().encode() + b"\n"
 
 
 def load_rows(path: Path, kind: type[R]) -> tuple[list[R], list[str]]:
     """All readable rows of a JSON-lines file, and one sentence for each line that could not be read.
 
-    A last line without its newline is a write that was cut off: it is reported with its byte offset and left
-    out. NaN and Infinity, which other tools write, are read as null.
+    A last line without its newline is a write that was cut off. NaN and Infinity are read as null.
     """
     rows: list[R] = []
     problems: list[str] = []
     data = path.read_bytes() if path.exists() else b""
     whole, _, torn = data.rpartition(b"\n")
-    for number, line in enumerate(whole.split(b"\n"), 1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
         try:
-            rows.append(kind.model_validate_json(line))
-        except ValidationError:
-            try:
-                rows.append(kind.model_validate(json.loads(line, parse_constant=lambda word: None)))
-                problems.append(f"{path}:{number}: NaN or Infinity read as null")
-            except ValueError as error:
-                problems.append(f"{path}:{number}: not a {kind.__name__} row, left out ({_short(str(error), 120)})")
+            rows.append(kind.model_validate(json.loads(line, parse_constant=lambda word: None)))
+        except ValueError as error:
+            problems.append(f"{path}:{number}: not a {kind.__name__}, left out ({short(reason(error))})")
     if torn:
         problems.append(f"{path}: a line cut off at byte {len(data) - len(torn)}, left out")
     return rows, problems
+
+
+def reason(error: Exception) -> str:
+    """A validation error in one line: each field with what is wrong in it."""
+    faults = error.errors() if isinstance(error, ValidationError) else []
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'line'}: {e['msg']}" for e in faults) or str(error)
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:

@@ -11,163 +11,169 @@ from typing import Any
 import pandas as pd
 
 from . import grid, stats
-from .records import Trace, Verdict, latest
+from .guards import CONTROLS
+from .records import Sample, Trace, latest
 from .suites import SuiteError, load_suite
 
-CONTROLS = ("script:null", "script:random", "script:oracle")  # floor, chance, ceiling
+COLUMNS = ["key", "run_id", "suite", "sample_id", "cluster", "condition", "model", "effort", "repeat", "stop", "failure",
+           "by", "metric", "value", "usd", "tokens", "seconds"]  # fmt: skip
+PathLike = str | Path
 
 
-def frame(run_dirs: Iterable[str | Path] | str | Path) -> pd.DataFrame:
-    """One tidy row per (trace, metric) of the runs: rows that count only, a failed trace with a null value.
-
-    Columns: key, run_id, suite, sample_id, cluster, condition, model, effort, repeat, stop, failure, by, metric,
-    value, usd, tokens, seconds, and one a tag. Cost is the trace's own; `spent` says what superseded rows cost.
-    """
-    rows: list[dict[str, Any]] = []
-    for run_dir in [run_dirs] if isinstance(run_dirs, (str, Path)) else run_dirs:
-        traces: list[Trace] = latest(grid.read(Path(run_dir) / "traces.jsonl")[0])
-        verdicts: dict[str, list[Verdict]] = {}
+def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | None, dict[str, Any]]]:
+    """Every trace that counts, with its sample if the suite still has it and its verdicts {by: values}."""
+    found: list[tuple[Trace, Sample | None, dict[str, Any]]] = []
+    samples: dict[str, dict[str, Sample]] = {}
+    for run_dir in [run_dirs] if isinstance(run_dirs, PathLike) else run_dirs:
+        verdicts: dict[str, dict[str, Any]] = {}
         for verdict in latest(grid.read(Path(run_dir) / "verdicts.jsonl")[0]):
             if len(verdict.of) == 1:
-                verdicts.setdefault(verdict.of[0], []).append(verdict)
-        known = {(t.suite, v.by, m) for t in traces for v in verdicts.get(t.key, []) for m in v.values}
-        samples = {(suite, s.id): s for suite in {t.suite for t in traces} for s in _samples(suite)}
-        for trace in traces:
-            sample = samples.get((trace.suite, trace.sample_id))
-            same = {
-                "key": trace.key, "run_id": trace.run_id, "suite": trace.suite, "sample_id": trace.sample_id,
-                "cluster": sample.cluster if sample else trace.sample_id, "condition": trace.condition,
-                "model": trace.model, "effort": trace.options.get("effort", ""), "repeat": trace.repeat,
-                "stop": trace.stop, "failure": trace.failure.kind if trace.failure else None, "usd": trace.usd,
-                "tokens": trace.usage.total, "seconds": trace.seconds,
-            } | (sample.tags if sample else {})  # fmt: skip
-            if trace.failure:
-                rows += [same | {"by": by, "metric": m, "value": None} for suite, by, m in known if suite == trace.suite]
-            for verdict in () if trace.failure else verdicts.get(trace.key, ()):
-                rows += [same | {"by": verdict.by, "metric": m, "value": v} for m, v in verdict.values.items()]
-    columns = ["key", "run_id", "suite", "sample_id", "cluster", "condition", "model", "effort", "repeat", "stop",
-               "failure", "by", "metric", "value", "usd", "tokens", "seconds"]  # fmt: skip
-    tidy = pd.DataFrame(rows, columns=[*columns, *dict.fromkeys(c for row in rows for c in row if c not in columns)])
-    return tidy.astype({"value": float, "usd": float, "seconds": float})
+                verdicts.setdefault(verdict.of[0], {})[verdict.by] = verdict.values
+        for trace in latest(grid.read(Path(run_dir) / "traces.jsonl")[0]):
+            if trace.suite not in samples:
+                try:
+                    samples[trace.suite] = {s.id: s for s in load_suite(trace.suite).samples}
+                except SuiteError:  # the rows outlive the suite's folder; clusters and tags are then unknown
+                    samples[trace.suite] = {}
+            found.append((trace, samples[trace.suite].get(trace.sample_id), verdicts.get(trace.key, {})))
+    controls_last = {name: i for i, name in enumerate(CONTROLS, 1)}
+    return sorted(found, key=lambda row: controls_last.get(row[0].model, 0))
 
 
-def _samples(suite: str) -> Sequence[Any]:
-    try:
-        return load_suite(suite).samples
-    except SuiteError:  # the rows outlive the suite's folder; clusters and tags are then unknown
-        return ()
+def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
+    """One tidy row per (trace, metric) of the runs, with COLUMNS and one more a tag; models first, then controls.
+
+    `value` is null where a trace failed (`failure` then says why) and where the metric does not apply to it.
+    """
+    every = rows(run_dirs)
+    known = {(trace.suite, by, metric) for trace, _, said in every for by, values in said.items() for metric in values}
+    tidy = []
+    for trace, sample, said in every:
+        same = {
+            **{name: getattr(trace, name) for name in COLUMNS if name in Trace.model_fields},
+            "cluster": sample.cluster if sample else trace.sample_id,
+            "effort": trace.options.get("effort", ""),
+            "failure": trace.failure.kind if trace.failure else None,
+            "tokens": trace.usage.total,
+            **(sample.tags if sample else {}),
+        }
+        metrics = {(by, m): v for by, values in said.items() for m, v in values.items()}
+        if trace.failure:
+            metrics = {(by, m): None for suite, by, m in known if suite == trace.suite}
+        tidy += [same | {"by": by, "metric": m, "value": v} for (by, m), v in metrics.items()]
+    tags = list(dict.fromkeys(c for row in tidy for c in row if c not in COLUMNS))
+    return pd.DataFrame(tidy, columns=COLUMNS + tags).astype({"value": float, "usd": float, "seconds": float})
 
 
 def rates(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Per model and condition: right, measured, attempted, rate with its Wilson interval, and both bounds.
+    """Per model and condition: right, measured and attempted samples, the rate and its Wilson interval, both bounds.
 
-    `rate` is of the measured, `floor` and `ceiling` count every missing one wrong or right. Repeats are averaged
-    first, so the counts are of samples.
+    `estimate` is of the measured; `floor` and `ceiling` count every missing one wrong or right. Repeats are averaged.
     """
-    rows = []
-    mine = tidy[tidy["metric"] == metric]
-    mine = mine[mine["value"].notna() | mine["failure"].notna()]
+    mine = tidy[(tidy["metric"] == metric) & (tidy["value"].notna() | tidy["failure"].notna())]
+    table = []
     for (model, condition), group in mine.groupby(["model", "condition"], sort=False):
         means = group.groupby("sample_id")["value"].mean()
-        n, attempted, k = int(means.notna().sum()), len(means), float(means.sum())
-        low, high = stats.wilson(k, n)
-        rows.append({"model": model, "condition": condition, "right": k, "measured": n, "attempted": attempted,
-                     "rate": k / n if n else None, "low": low, "high": high,
-                     "floor": k / attempted, "ceiling": (k + attempted - n) / attempted})  # fmt: skip
-    columns = ["model", "condition", "right", "measured", "attempted", "rate", "low", "high", "floor", "ceiling"]
-    return pd.DataFrame(rows, columns=columns)
+        n, k, attempted = int(means.count()), float(means.sum()), len(means)
+        table.append((model, condition, k, n, attempted, k / n if n else None, *stats.wilson(k, n),
+                      k / attempted, (k + attempted - n) / attempted))  # fmt: skip
+    columns = ["model", "condition", "right", "measured", "attempted", "estimate", "low", "high", "floor", "ceiling"]
+    return pd.DataFrame(table, columns=columns)
 
 
-def gaps(tidy: pd.DataFrame, metric: str, model: str, a: str, baselines: Sequence[str], seed: int = 0) -> pd.DataFrame:
-    """Paired gaps of one model under condition `a`: to its other conditions and to the controls under the same one."""
-    rows = []
-    for other in baselines:
-        control = other in CONTROLS
-        part = tidy[tidy["condition"] == a] if control else tidy[tidy["model"] == model]
-        try:
-            gap = stats.paired_gap(part, metric, model if control else a, other, seed=seed, by="model" if control else "condition")
-        except ValueError:
-            continue
-        rows.append({"against": other} | gap._asdict())
-    return pd.DataFrame(rows, columns=["against", *stats.Gap._fields])
+def gaps(tidy: pd.DataFrame, metric: str, baseline: str, seed: int = 0) -> pd.DataFrame:
+    """Paired gaps of every model under every other condition: to the baseline, and to chance under the same one."""
+    table = []
+    arms = tidy[(tidy["condition"] != baseline) & ~tidy["model"].isin(CONTROLS)]
+    for model, arm in arms[["model", "condition"]].drop_duplicates().itertuples(index=False):
+        pairs = [(tidy[tidy["model"] == model], arm, baseline, "condition"),
+                 (tidy[tidy["condition"] == arm], model, "script:random", "model")]  # fmt: skip
+        for part, a, b, by in pairs:
+            try:
+                gap = stats.paired_gap(part, metric, a, b, seed=seed, by=by)
+            except ValueError:  # nothing to pair with
+                continue
+            table.append({"model": model, "condition": arm, "against": b} | gap._asdict())
+    return pd.DataFrame(table, columns=["model", "condition", "against", *stats.Gap._fields])
 
 
-def headline(gap: stats.Gap, model: str, a: str, b: str, metric: str, missing: float = 0.0) -> str:
-    """The answer in one sentence, made of the numbers; withheld when over 10 % of the comparison is missing."""
-    if missing > 0.1:
-        return f"No comparison is claimed: {missing:.0%} of the measurements are missing."
-    size = f"{abs(gap.estimate):.2f}"
-    facts = f"(95 % CI {gap.low:+.2f} to {gap.high:+.2f}, {gap.n} questions)"
-    if gap.low > 0 or gap.high < 0:
-        word = "better" if gap.estimate > 0 else "worse"
-        return f"With {a} {model} scored {size} {word} on {metric} than with {b} {facts}."
-    return f"No difference was shown between {a} and {b} for {model} on {metric}: {gap.estimate:+.2f} {facts}."
+def headline(tidy: pd.DataFrame, table: pd.DataFrame, metric: str) -> str:
+    """The answer in a sentence a gap, made of the numbers; withheld for a model of which over 10 % is missing."""
+    said = []
+    for gap in table.itertuples():
+        cells = tidy[(tidy["model"] == gap.model) & (tidy["metric"] == metric)].drop_duplicates("key")
+        missing = float(cells["failure"].notna().mean())
+        facts = f"(95 % CI {gap.low:+.2f} to {gap.high:+.2f}, {gap.n} questions)"
+        if missing > 0.1:
+            said.append(f"Nothing is claimed for {gap.model}: {missing:.0%} of its measurements are missing.")
+        elif gap.low <= 0 <= gap.high:
+            said.append(f"No difference between {gap.condition} and {gap.against} was shown for {gap.model}: "
+                        f"{gap.estimate:+.2f} {facts}.")  # fmt: skip
+        else:
+            word = "better" if gap.estimate > 0 else "worse"
+            said.append(f"With {gap.condition}, {gap.model} scored {abs(gap.estimate):.2f} {word} on {metric} "
+                        f"than {gap.against} {facts}.")  # fmt: skip
+    return "\n".join(dict.fromkeys(said)) or "There is no model beside the controls yet, or nothing to compare it with."
+
+
+def controls(tidy: pd.DataFrame, metric: str) -> str:
+    """Do the rules put the oracle on top and the null agent at the bottom of every condition?"""
+    means = tidy[tidy["metric"] == metric].groupby(["condition", "model"])["value"].mean().unstack()
+    if not {"script:null", "script:oracle"} <= set(means):
+        return "The controls have not been run: nothing says that the rules measure what they say."
+    null, oracle = means["script:null"], means["script:oracle"]
+    bad = means.index[(oracle < means.max(axis=1)) | (null > means.min(axis=1)) | (oracle <= null)]
+    if len(bad):
+        return f"The controls are out of order under {', '.join(bad)}: these rules are not to be trusted."
+    return f"The controls are in order: the oracle scores {oracle.min():.2f} or more on {metric}, the null agent {null.max():.2f} or less."
+
+
+def costs(run_dirs: Iterable[Path]) -> pd.DataFrame:
+    """Per model and condition: cells, USD of all rows ever written for them, tokens, median working seconds."""
+    every = [t for run_dir in run_dirs for t in grid.read(run_dir / "traces.jsonl")[0]]
+    columns = ["model", "condition", "key", "usd", "tokens", "seconds"]
+    table = pd.DataFrame([(t.model, t.condition, t.key, t.usd, t.usage.total, t.seconds) for t in every], columns=columns)
+    how = {"key": "nunique", "usd": "sum", "tokens": "sum", "seconds": "median"}
+    return table.groupby(["model", "condition"], sort=False).agg(how).rename(columns={"key": "cells"}).reset_index()
 
 
 def plot_rates(table: pd.DataFrame, ax: Any) -> Any:
     """Rates with their intervals, one row a model and condition; controls are hollow."""
-    if table.empty:
-        return _nothing(ax, "no measurement of this metric")
-    for y, row in enumerate(table.iloc[::-1].itertuples()):
-        control = row.model in CONTROLS
-        color = "0.45" if control else "C0"
-        ax.plot([row.low, row.high], [y, y], color=color, lw=2, solid_capstyle="round")
-        if row.measured:
-            ax.plot(row.rate, y, "o", color=color, mfc="white" if control else color, ms=7, zorder=3)
-        ax.annotate(f"{row.right:g}/{row.measured}", (1.03, y), va="center", fontsize=9, color="0.3")
-    ax.set_yticks(range(len(table)), [_label(f"{r.model} · {r.condition}") for r in table.iloc[::-1].itertuples()])
-    ax.set(xlim=(-0.02, 1.14), ylim=(-0.6, len(table) - 0.4), xlabel="share right, 95 % Wilson interval")
-    ax.set_xticks([0, 0.25, 0.5, 0.75, 1])
-    return _plain(ax)
+    styles = [("0.45", "white") if model in CONTROLS else ("C0", "C0") for model in table["model"]]
+    for y, row in enumerate(table.itertuples()):
+        ax.annotate(f"{row.right:g}/{row.measured}", (1.04, y), va="center", fontsize=9, color="0.3")
+    ax.set(xlim=(-0.02, 1.16), xlabel="share right, 95 % Wilson interval", xticks=[0, 0.25, 0.5, 0.75, 1])
+    return _intervals(table, ax, table["model"] + " · " + table["condition"], styles)
 
 
 def plot_gaps(table: pd.DataFrame, ax: Any, metric: str) -> Any:
     """A forest of paired gaps; an interval that covers 0 is grey."""
-    if table.empty:
-        return _nothing(ax, "no pair of measurements to compare")
-    for y, row in enumerate(table.iloc[::-1].itertuples()):
-        color = "0.6" if row.low <= 0 <= row.high else "C0"
-        ax.plot([row.low, row.high], [y, y], color=color, lw=2, solid_capstyle="round")
-        ax.plot(row.estimate, y, "o", color=color, ms=7)
+    styles = [("0.6", "0.6") if low <= 0 <= high else ("C0", "C0") for low, high in zip(table["low"], table["high"], strict=True)]
+    for y, row in enumerate(table.itertuples()):
         ax.annotate(f"{row.estimate:+.2f}", (row.estimate, y), (0, 8), textcoords="offset points", ha="center", fontsize=9)
+    reach = 1.1 * float(table[["low", "high"]].abs().max(axis=None)) if len(table) else 1.0
     ax.axvline(0, color="0.3", lw=1)
-    ax.set_yticks(range(len(table)), [_label(f"over {r.against}") for r in table.iloc[::-1].itertuples()])
-    reach = max(0.25, *(abs(v) for v in [*table["low"], *table["high"]])) * 1.1
-    ax.set(xlim=(-reach, reach), ylim=(-0.6, len(table) - 0.3), xlabel=f"paired gap in {_label(metric)}, 95 % interval")
-    return _plain(ax)
+    ax.set(xlim=(-reach, reach), xlabel=f"paired gap in {metric}, 95 % interval".replace("$", r"\$"))
+    return _intervals(table, ax, table["model"] + " · " + table["condition"] + " over " + table["against"], styles)
 
 
-def plot_stops(tidy: pd.DataFrame, ax: Any) -> Any:
-    """How the cells ended, as a share of each model and condition."""
-    cells = tidy.drop_duplicates(["run_id", "key"])
-    if cells.empty:
-        return _nothing(ax, "no trace")
-    shares = pd.crosstab([cells["model"], cells["condition"]], cells["stop"], normalize="index").iloc[::-1]
-    shares.index = [_label(f"{model} · {condition}") for model, condition in shares.index]
-    shares.plot.barh(stacked=True, ax=ax, width=0.7, colormap="tab10")
-    ax.set(xlim=(0, 1), xlabel="share of cells", ylabel="")
-    ax.legend(title="", loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
-    return _plain(ax)
-
-
-def _label(text: str) -> str:
-    return text.replace("$", r"\$")
-
-
-def _plain(ax: Any) -> Any:
+def _intervals(table: pd.DataFrame, ax: Any, labels: pd.Series, styles: Sequence[tuple[str, str]]) -> Any:
+    if table.empty:
+        ax.axis("off")
+        ax.text(0.5, 0.5, "nothing to show: no measurement of this metric", ha="center", transform=ax.transAxes)
+        return ax
+    for y, (row, (color, face)) in enumerate(zip(table.itertuples(), styles, strict=True)):
+        ax.plot([row.low, row.high], [y, y], color=color, lw=2, solid_capstyle="round")
+        ax.plot([row.estimate], [y], "o", color=color, mfc=face, ms=7)
+    ax.set_yticks(range(len(table)), labels.str.replace("$", r"\$", regex=False))
+    ax.set_ylim(len(table) - 0.4, -0.7)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     return ax
 
 
-def _nothing(ax: Any, why: str) -> Any:
-    ax.axis("off")
-    ax.text(0.5, 0.5, why, ha="center", va="center", color="0.4")
-    return ax
-
-
 def html(path: Path, title: str, sections: Sequence[tuple[str, Any]]) -> Path:
-    """Write one offline page: each section a heading with text, a frame, a figure, or traces behind folds."""
+    """Write one offline page; a section is a heading with text, a frame, a figure, a dict, or rows() behind folds."""
     from jinja2 import Environment, PackageLoader
 
     page = Environment(loader=PackageLoader("evalkit", "."), autoescape=True).get_template("report.html")
@@ -176,13 +182,12 @@ def html(path: Path, title: str, sections: Sequence[tuple[str, Any]]) -> Path:
 
 
 def _part(body: Any) -> tuple[str, Any]:
-    if isinstance(body, pd.DataFrame):
-        return "frame", (list(body.columns), [["" if pd.isna(v) else f"{v:.3g}" if isinstance(v, float) else v for v in row]
-                                              for row in body.itertuples(index=False)])  # fmt: skip
     if hasattr(body, "savefig"):
         file = io.StringIO()
         body.savefig(file, format="svg", bbox_inches="tight")
-        return "svg", file.getvalue()[file.getvalue().index("<svg") :]
-    if isinstance(body, list):
-        return "traces", body
-    return ("json", json.dumps(body, indent=1)) if isinstance(body, dict) else ("text", str(body))
+        return "svg", file.getvalue().partition("<svg")[2]
+    if isinstance(body, pd.DataFrame):
+        cells = [["" if pd.isna(v) else f"{v:.3g}" if isinstance(v, float) else v for v in row] for row in body.to_numpy().tolist()]
+        return "frame", (list(body), cells)
+    kind = {list: "traces", dict: "json"}.get(type(body), "text")
+    return kind, json.dumps(body, indent=1) if kind == "json" else body

@@ -19,9 +19,6 @@ class Gap(NamedTuple):
     clusters: int
     unmatched: tuple[str, ...]  # samples measured on one side only
 
-    def __str__(self) -> str:
-        return f"{self.estimate:+.2f} (95 % CI {self.low:+.2f} to {self.high:+.2f}, {self.n} questions)"
-
 
 def wilson(k: float, n: float, alpha: float = 0.05) -> tuple[float, float]:
     """Wilson score interval of k successes in n (Wilson 1927; statsmodels); no data is [0, 1]."""
@@ -33,16 +30,6 @@ def wilson(k: float, n: float, alpha: float = 0.05) -> tuple[float, float]:
         return 0.0, 1.0
     low, high = proportion_confint(k, n, alpha=alpha, method="wilson")
     return max(0.0, float(low)), min(1.0, float(high))
-
-
-def mcnemar(b: int, c: int) -> tuple[float, float]:
-    """Exact and mid-p value of b against c discordant pairs, two-sided (Fagerland, Lydersen and Laake 2013)."""
-    from scipy.stats import binom, binomtest
-
-    if b + c == 0:
-        return 1.0, 1.0
-    exact = float(binomtest(b, b + c).pvalue)
-    return exact, min(1.0, exact - float(binom.pmf(b, b + c, 0.5)))
 
 
 def newcombe(a: int, b: int, c: int, d: int) -> tuple[float, float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,13 +15,10 @@ from .records import Call, Step
 
 
 class Found(NamedTuple):
-    """A result in whole items, cut to the tool's limit on item borders.
-
-    With `start` the items are lines from that line on, and what was cut can be read by asking from a later one.
-    """
+    """A result in whole items of `total` there are; with `start` they are lines, and later ones can be asked for."""
 
     items: list[str]
-    total: int  # matches or lines there are in all
+    total: int
     start: int = 0
 
 
@@ -40,35 +37,36 @@ class Tool:
     counts: bool = True  # against the tool-call budget
     final: bool = False  # a submit tool ends the run
     limit: int = 6_000  # characters of a result
-    adapter: Any = field(default=None, repr=False, compare=False)
 
 
-def tool(run: Callable[..., str | Found], **options: Any) -> Tool:
+def tool(function: Callable[..., str | Found], **options: Any) -> Tool:
     """Make a Tool of a function: its name, docstring and annotated signature are what the model sees."""
-    adapter: Any = TypeAdapter(run)
+    adapter: TypeAdapter[Any] = TypeAdapter(function)
     schema = adapter.json_schema()
     for prop in schema.get("properties", {}).values():
         prop.pop("title", None)
-    return Tool(run.__name__, inspect.getdoc(run) or "", schema, run, adapter=adapter, **options)
+
+    def run(**args: Any) -> str | Found:
+        return adapter.validate_python(ArgsKwargs((), args))  # type: ignore[no-any-return]
+
+    return Tool(function.__name__, inspect.getdoc(function) or "", schema, run, **options)
 
 
 def execute(tools: tuple[Tool, ...], call: Call, turn: int) -> Step:
     """Run one call and return what the world answered."""
-    started = time.monotonic()
-    by_name = {t.name: t for t in tools}
-    ok, cut = False, False
-    if call.name not in by_name:
-        text = f"There is no tool {call.name!r}. The tools are: {', '.join(by_name) or 'none'}."
+    started, ok, cut = time.monotonic(), False, False
+    chosen = next((t for t in tools if t.name == call.name), None)
+    if chosen is None:
+        text = f"There is no tool {call.name!r}. The tools are: {', '.join(t.name for t in tools) or 'none'}."
     elif call.malformed:
         text = "The arguments are not valid JSON, so nothing was run. Send the call again with a JSON object."
     else:
-        chosen = by_name[call.name]
         try:
-            result = chosen.adapter.validate_python(ArgsKwargs((), call.args))
-            text, cut = fit(result, chosen.limit)
-            ok = True
+            (text, cut), ok = fit(chosen.run(**call.args), chosen.limit), True
         except ValidationError as error:
-            text = f"{call.name}: {_faults(error)}. Its arguments are {_signature(chosen)}."
+            faults = "; ".join(f"{e['msg'].lower()}: {'.'.join(map(str, e['loc']))}" for e in error.errors())
+            needs = ", ".join(f"{n} ({p.get('type', 'any')})" for n, p in chosen.schema.get("properties", {}).items())
+            text = f"{call.name}: {faults}. Its arguments are {needs}."
         except ToolError as error:
             text = str(error)
         except Exception as error:  # a broken tool must not end the measurement
@@ -79,29 +77,16 @@ def execute(tools: tuple[Tool, ...], call: Call, turn: int) -> Step:
 def fit(result: str | Found, limit: int) -> tuple[str, bool]:
     """Cut a result to about `limit` characters on whole items, saying what is shown; (text, was it cut)."""
     found = result if isinstance(result, Found) else Found(result.split("\n"), result.count("\n") + 1, start=1)
+    if not found.total:
+        return "no match; try another word or a wider pattern", False
     shown, size = 0, 0
     while shown < len(found.items) and (size := size + len(found.items[shown]) + 1) <= limit + 1:
         shown += 1
-    items = found.items[:shown] or [item[:limit] + "…" for item in found.items[:1]]
+    items = found.items[:shown] or [found.items[0][:limit] + "…"]
     if found.start:
         last = found.start + len(items) - 1
-        note = f"[lines {found.start}-{last} of {found.total}; go on with start_line={last + 1}]" * (last < found.total)
-        return "\n".join([*items, note] if note else items), bool(note) or shown < len(items)
-    if not found.total:
-        return "no match; try another word or a wider pattern", False
-    whole = len(items) == found.total
-    note = f"{found.total} matches" if whole else f"showing {len(items)} of {found.total} matches, narrow the query"
-    return "\n\n".join([note, *items]), not whole or shown < len(items)
-
-
-def _faults(error: ValidationError) -> str:
-    words = {"missing_argument": "missing argument", "unexpected_keyword_argument": "unknown argument"}
-    return "; ".join(
-        f"{words.get(e['type'], e['msg'])} {'.'.join(str(part) for part in e['loc'])}" for e in error.errors()
-    )
-
-
-def _signature(chosen: Tool) -> str:
-    required = chosen.schema.get("required", [])
-    props = chosen.schema.get("properties", {})
-    return ", ".join(f"{name} ({p.get('type', 'any')}{'' if name in required else ', optional'})" for name, p in props.items())
+        more = [f"[lines {found.start}-{last} of {found.total}; go on with start_line={last + 1}]"] * (last < found.total)
+        return "\n".join(items + more), bool(more)
+    cut = len(items) < found.total
+    note = f"showing {len(items)} of {found.total} matches, narrow the query" if cut else f"{found.total} matches"
+    return "\n\n".join([note, *items]), cut

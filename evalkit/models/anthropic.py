@@ -1,4 +1,4 @@
-"""`anthropic:MODEL` through the official SDK: its HTTP client and types of error, our retries, raw JSON in and out."""
+"""`anthropic:MODEL` through the official SDK: its HTTP client and its errors, our retries, raw JSON in and out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Call, Message, Reply, Usage
+from ..records import Call, Reply, Said, Step, Usage
 from ..tools import Tool
 from . import Model, ProviderError, parse_reply, retrying
 
@@ -15,23 +15,21 @@ CACHE = {"type": "ephemeral"}  # system text and tools are the same for every sa
 
 
 class Anthropic(Model):
-    provider = "anthropic"
+    priced = True
 
     def __init__(self, model: str, base_url: str = "", effort: str = ""):
         if not model:
             raise ValueError("name the model, for example anthropic:claude-haiku-4-5")
         if not os.environ.get("ANTHROPIC_API_KEY"):
-            raise ValueError("ANTHROPIC_API_KEY is not set; export it (or put it in .env) and run again")
+            raise ValueError("ANTHROPIC_API_KEY is not set; export it, or put it in .env, and run again")
         import anthropic
 
         self.sdk, self.model, self.name = anthropic, model, f"anthropic:{model}"
         self.options = {"effort": effort} if effort else {}
         self.client = anthropic.Anthropic(base_url=base_url or None, max_retries=0, timeout=600.0)
 
-    def ask(
-        self, system: str, messages: Sequence[Message], tools: Sequence[Tool] = (), max_tokens: int = 4096, closing: bool = False
-    ) -> Reply:
-        request: dict[str, Any] = {"model": self.model, "max_tokens": max_tokens, "messages": to_wire(messages)}
+    def ask(self, system: str, said: Sequence[Said], tools: Sequence[Tool], max_tokens: int, closing: bool) -> Reply:
+        request: dict[str, Any] = {"model": self.model, "max_tokens": max_tokens, "messages": to_wire(said)}
         if system:
             request["system"] = [{"type": "text", "text": system, "cache_control": CACHE}]
         if tools:
@@ -44,76 +42,55 @@ class Anthropic(Model):
         return retrying(lambda: self._send(request))
 
     def _send(self, request: dict[str, Any]) -> Reply:
-        sdk = self.sdk
         try:
-            body = self.client.messages.with_raw_response.create(**request).http_response.content
-        except sdk.APIStatusError as error:
-            status = error.status_code
-            raise ProviderError(
-                f"http_{status}", str(error.body or error), retry=status in (408, 409, 429) or status >= 500,
-                after=_seconds(error.response.headers),
-            ) from None  # fmt: skip
-        except sdk.APIConnectionError as error:
-            kind = "timeout" if isinstance(error, sdk.APITimeoutError) else "connection"
+            response = self.client.messages.with_raw_response.create(**request)
+            return parse_reply(json.loads(response.http_response.content), "anthropic")
+        except self.sdk.APIStatusError as error:
+            status, after = error.status_code, error.response.headers.get("retry-after", "")
+            raise ProviderError(f"http_{status}", str(error.body or error), status in (408, 409, 429) or status >= 500,
+                                float(after) if after.replace(".", "", 1).isdigit() else None) from None  # fmt: skip
+        except self.sdk.APIConnectionError as error:
+            kind = "timeout" if isinstance(error, self.sdk.APITimeoutError) else "connection"
             raise ProviderError(kind, str(error.__cause__ or error), retry=True) from None
-        try:
-            return parse_reply(json.loads(body), "anthropic")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # a body that is not what it should be
             raise ProviderError("unreadable", f"{type(error).__name__}: {error}", retry=True) from None
 
 
-def to_wire(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as the API wants them: a provider's own content goes back whole, results of one turn in one message."""
+def to_wire(said: Sequence[Said]) -> list[dict[str, Any]]:
+    """The conversation as the API wants it: a reply goes back whole, the results of one turn in one user message."""
     wire: list[dict[str, Any]] = []
-    for message in messages:
-        if message.role == "assistant":
-            ids = iter(call.id for call in message.calls)
-            content = [b | {"id": next(ids)} if b.get("type") == "tool_use" else b for b in message.wire or ()]
-            content = content or [{"type": "text", "text": message.text}] * bool(message.text) + [
-                {"type": "tool_use", "id": c.id, "name": c.name, "input": c.args} for c in message.calls
+    for entry in said:
+        if isinstance(entry, Reply):
+            ids = iter(entry.calls)
+            content = [b | {"id": next(ids).id} if b["type"] == "tool_use" else b for b in entry.wire or ()]
+            content = content or [{"type": "text", "text": entry.text}] * bool(entry.text) + [
+                {"type": "tool_use", "id": c.id, "name": c.name, "input": c.args} for c in entry.calls
             ]
             wire.append({"role": "assistant", "content": content or [{"type": "text", "text": "(no answer)"}]})
             continue
-        if message.role == "tool":
-            block = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.text, "is_error": not message.ok}
-        else:
-            block = {"type": "text", "text": message.text}
-        if wire and wire[-1]["role"] == "user":
-            wire[-1]["content"].append(block)
-        else:
-            wire.append({"role": "user", "content": [block]})
+        block: dict[str, Any] = {"type": "text", "text": entry}
+        if isinstance(entry, Step):
+            block = {"type": "tool_result", "tool_use_id": entry.call.id, "content": entry.result, "is_error": not entry.ok}
+        if not wire or wire[-1]["role"] != "user":
+            wire.append({"role": "user", "content": []})
+        wire[-1]["content"].append(block)
     return wire
 
 
 def parse(body: dict[str, Any]) -> Reply:
-    """A Messages body as a Reply. Its `input_tokens` already excludes both cache counts."""
-    blocks = body.get("content") or []
-    usage = body.get("usage") or {}
-    stop = body.get("stop_reason")
+    """A Messages body as a Reply. Its `input_tokens` already excludes both cache counts; null counts are 0."""
+    blocks, usage, stop = body.get("content") or [], body.get("usage") or {}, body.get("stop_reason")
+    calls = [
+        Call(id=b.get("id") or "", name=b.get("name") or "", raw=json.dumps(b.get("input")),
+             args=b["input"] if isinstance(b.get("input"), dict) else {}, malformed=not isinstance(b.get("input"), dict))
+        for b in blocks if b.get("type") == "tool_use"
+    ]  # fmt: skip
+    counts = {"input": "input_tokens", "output": "output_tokens",
+              "cache_read": "cache_read_input_tokens", "cache_write": "cache_creation_input_tokens"}  # fmt: skip
+    tokens = {ours: usage.get(theirs) or 0 for ours, theirs in counts.items()}
+    thinking = (usage.get("output_tokens_details") or {}).get("thinking_tokens") or 0
     return Reply(
-        text="".join(b.get("text") or "" for b in blocks if b.get("type") == "text"),
-        calls=tuple(
-            Call(id=b.get("id") or "", name=b.get("name") or "", raw=json.dumps(b.get("input")),
-                 args=b["input"] if isinstance(b.get("input"), dict) else {}, malformed=not isinstance(b.get("input"), dict))
-            for b in blocks if b.get("type") == "tool_use"
-        ),
-        stop=stop,
-        usage=Usage(
-            input=usage.get("input_tokens") or 0,
-            output=usage.get("output_tokens") or 0,
-            cache_read=usage.get("cache_read_input_tokens") or 0,
-            cache_write=usage.get("cache_creation_input_tokens") or 0,
-            reasoning=(usage.get("output_tokens_details") or {}).get("thinking_tokens") or 0,
-        ),
-        served=body.get("model") or "",
-        refused=stop == "refusal",
-        truncated=stop in ("max_tokens", "model_context_window_exceeded"),
-        wire=blocks,
+        text="".join(b.get("text") or "" for b in blocks if b.get("type") == "text"), calls=tuple(calls), stop=stop,
+        usage=Usage(**tokens, reasoning=thinking), served=body.get("model") or "", refused=stop == "refusal",
+        truncated=stop in ("max_tokens", "model_context_window_exceeded"), wire=blocks,
     )  # fmt: skip
-
-
-def _seconds(headers: Any) -> float | None:
-    try:
-        return float(headers.get("retry-after"))
-    except (TypeError, ValueError):
-        return None

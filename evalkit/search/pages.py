@@ -5,17 +5,16 @@ from __future__ import annotations
 import bisect
 import re
 from collections import Counter
+from itertools import accumulate
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import re2
 from pydantic import Field
 
+from ..scoring import same_page
 from ..tools import Found, Tool, ToolError, tool
 
-CONTEXT = 2  # lines before and after a match
-SNIPPET = 240  # characters of a snippet
-PER_PAGE = 3  # matches shown of one page
+CONTEXT, SNIPPET, PER_PAGE = 2, 240, 3  # lines around a match, characters of a snippet, matches shown of one page
 WORD = re.compile(r"\w+")
 
 
@@ -23,10 +22,10 @@ class Pages:
     """A snapshot {canonical URL: markdown}; everything an agent may read of it goes through the two tools."""
 
     def __init__(self, pages: dict[str, str]):
-        self.pages = {url: text.split("\n") for url, text in pages.items()}
         self.text = pages
-        self.starts = {url: _starts(lines) for url, lines in self.pages.items()}
-        self.urls = {_plain(url): url for url in pages}
+        self.lines = {url: text.split("\n") for url, text in pages.items()}
+        self.starts = {url: list(accumulate((len(x) + 1 for x in lines), initial=0)) for url, lines in self.lines.items()}
+        self.urls = {same_page(url): url for url in pages}
         self.count = Counter(word for text in pages.values() for word in WORD.findall(text.lower()))
 
     def tools(self, page_limit: int = 30_000, search_limit: int = 6_000) -> tuple[Tool, Tool]:
@@ -51,30 +50,27 @@ class Pages:
         return tool(grep_index, limit=search_limit), tool(read_page, limit=page_limit)
 
     def grep(self, pattern: str, max_results: int = 8, literal: bool = False) -> Found:
-        """Matching lines as snippets; `total` counts all of them, before any cap."""
-        if not pattern.strip():
-            raise ToolError("The pattern is empty. Give a word or an RE2 pattern.")
+        """Matching lines as snippets, rarest matched word first; `total` counts all of them, before any cap."""
         options = re2.Options()
         options.case_sensitive, options.literal, options.log_errors, options.never_nl = False, literal, False, True
         try:
-            if not literal and re2.search(r"\{\d{4,}", pattern):  # RE2 reads it as plain text; the model did not mean that
+            if not pattern.strip():
+                raise re2.error(b"it is empty")
+            if not literal and re.search(r"\{\d{4,}", pattern):  # RE2 would take it as plain text
                 raise re2.error(b"repetition over 1000")
             regex = re2.compile(pattern if literal else f"(?m){pattern}", options)
         except re2.error as error:
-            reason = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else error
-            raise ToolError(
-                f"The pattern does not compile ({reason}). Mend it, or set literal to true to search it as plain text."
-            ) from None
-        hits: dict[tuple[str, int], tuple[int, int]] = {}  # (url, line) -> (rarity, where in the text)
+            why = error.args[0].decode("utf-8", "replace")
+            raise ToolError(f"The pattern does not compile ({why}). Mend it, or search it with literal=true.") from None
+        hits: dict[tuple[str, int], tuple[int, int]] = {}  # (url, line) -> (rarity, place in the page)
         rarity: dict[str, int] = {}
         for url, text in self.text.items():
-            starts = self.starts[url]
             for match in regex.finditer(text):
                 start, end = match.span()
                 found = text[start:end].lower()
                 if found not in rarity:
                     rarity[found] = min((self.count[w] for w in WORD.findall(found)), default=1 << 30)
-                at = (url, bisect.bisect_right(starts, start) - 1)
+                at = (url, bisect.bisect_right(self.starts[url], start) - 1)
                 if end > start and (at not in hits or rarity[found] < hits[at][0]):
                     hits[at] = rarity[found], start
         shown: list[str] = []
@@ -87,31 +83,15 @@ class Pages:
 
     def read(self, url: str, start_line: int = 1) -> Found:
         """The lines of one page from `start_line` on; only pages of the snapshot exist."""
-        name = self.urls.get(_plain(url))
-        if name is None:
+        lines = self.lines.get(self.urls.get(same_page(url), ""))
+        if lines is None:
             raise ToolError("That is not a page of this snapshot. Use a URL as grep_index returns it.")
-        lines = self.pages[name]
         if start_line > len(lines):
             raise ToolError(f"The page has {len(lines)} lines. Give a start_line up to that.")
         return Found(lines[start_line - 1 :], len(lines), start=start_line)
 
     def _snippet(self, url: str, line: int, place: int) -> str:
-        lines = self.pages[url]
         first = max(0, line - CONTEXT)
-        text = "\n".join(lines[first : line + CONTEXT + 1])
+        text = "\n".join(self.lines[url][first : line + CONTEXT + 1])
         left = min(max(0, place - self.starts[url][first] - SNIPPET // 2), max(0, len(text) - SNIPPET))
         return "…" * (left > 0) + text[left : left + SNIPPET] + "…" * (left + SNIPPET < len(text))
-
-
-def _starts(lines: list[str]) -> list[int]:
-    at, starts = 0, []
-    for line in lines:
-        starts.append(at)
-        at += len(line) + 1
-    return starts
-
-
-def _plain(url: str) -> str:
-    """The URL without what does not tell pages apart: host case, trailing slash, fragment, scheme case."""
-    parts = urlsplit(url.strip())
-    return f"{parts.scheme.lower()}://{parts.netloc.lower()}{parts.path.rstrip('/')}?{parts.query}"
