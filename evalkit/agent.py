@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 from . import pricing, scoring
 from .models import Model, ProviderError
-from .records import Call, Condition, Failure, Note, Reply, Said, Sample, Step, Trace, Usage
+from .records import Call, Condition, Failure, Reply, Said, Sample, Step, Trace, Usage
 from .tools import Tool, execute
 
 CLOSE = "The budget for searching is used up. Answer now, from what you have read; say so if it is not enough."
@@ -22,7 +23,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
     system = "\n\n".join(text for text in (condition.system, condition.instructions) if text)
     said: list[Said] = [*sample.history, sample.prompt]
     steps: list[Step] = []
-    notes: list[Note] = []
+    notes: dict[str, Any] = {}  # named facts: what was repaired, asked again
     usage, usd, turns, api_calls, reply = Usage(), 0.0, 0, 0, Reply()
     failure, submission = None, None
     stop, closing = "", ""  # closing: why no tool may be called any more, a spent budget or an empty reply
@@ -47,7 +48,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                     if steps[-1].ok and any(t.final and t.name == call.name for t in tools):
                         stop, submission = "submitted", call.args
             elif not reply.text.strip() and not closing:
-                notes.append(Note(name="asked_again", value="empty reply"))
+                notes["asked_again"] = "empty reply"
                 closing = "empty"
             elif closing and closing != "empty":
                 stop = closing
@@ -64,7 +65,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
         served=reply.served, answer=answer, citations=tuple(scoring.find_citations(answer)), steps=tuple(steps),
         turns=turns, api_calls=api_calls, stop="failed" if failure else stop, provider_stop=reply.stop,
         submission=submission, usage=usage, usd=usd, seconds=time.monotonic() - started - waited, waited=waited,
-        failure=failure, notes=tuple(notes), at=datetime.now(UTC).isoformat(timespec="seconds"),
+        failure=failure, notes=notes, at=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 
 
@@ -83,23 +84,23 @@ def used(steps: list[Step], tools: tuple[Tool, ...]) -> int:
     return sum(step.executed and counts(step.call, tools) for step in steps)
 
 
-def unique(reply: Reply, steps: list[Step], notes: list[Note]) -> Reply:
+def unique(reply: Reply, steps: list[Step], notes: dict[str, Any]) -> Reply:
     """The reply with call ids that occur once in the conversation; a renamed id is noted."""
     seen, calls = {step.call.id for step in steps} | {""}, []
     for n, call in enumerate(reply.calls):
         if call.id in seen:
-            notes.append(Note(name="call_id_renamed", value=call.id))
+            notes["call_ids_renamed"] = [*notes.get("call_ids_renamed", []), call.id]
             call = call.model_copy(update={"id": f"{call.id or 'call'}-{len(steps) + n}"})
         seen.add(call.id)
         calls.append(call)
     return reply.model_copy(update={"calls": tuple(calls)})
 
 
-def cost(model: Model, reply: Reply, notes: list[Note]) -> float:
+def cost(model: Model, reply: Reply, notes: dict[str, Any]) -> float:
     """USD of a reply at the served model, else at the requested one, which is noted."""
     provider, _, requested = model.name.partition(":")
     try:
         return pricing.usd(reply.served or requested, reply.usage, provider) if model.priced else 0.0
     except pricing.UnknownPrice:
-        notes.append(Note(name="priced_as_requested", value=reply.served))
+        notes["priced_as_requested"] = reply.served
         return pricing.usd(requested, reply.usage, provider)

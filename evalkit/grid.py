@@ -27,27 +27,18 @@ class Busy(RuntimeError):
     """Another process fills the same run for the same model."""
 
 
-class Counts(Record):
-    """What a call of fill did."""
-
-    cells: int
-    done_before: int
-    done: int = 0
-    failed: int = 0
-    usd: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.cells} cells: {self.done_before} done before, {self.done} done now, {self.failed} failed, {self.usd:.4f} USD"
-
-
-def plan(suite: Suite, model: Model, conditions: Sequence[str] = (), repeats: int = 1, limit: int = 0) -> dict[str, Cell]:
-    """{content key: Cell} of samples × conditions × repeats, sample by sample; `limit` takes the first samples by id."""
+def plan(
+    suite: Suite, model: Model, conditions: Sequence[str] = (), repeats: int = 1, limit: int = 0
+) -> dict[str, Cell]:
+    """{content key: Cell} of samples × conditions × repeats; `limit` takes the first samples by id."""
     if unknown := set(conditions) - {c.name for c in suite.conditions}:
         names = ", ".join(c.name for c in suite.conditions)
         raise ValueError(f"no condition {', '.join(sorted(unknown))} in {suite.name}; it has: {names}")
     samples = sorted(suite.samples, key=lambda s: s.id)[: limit or None]
     chosen = [c for c in suite.conditions if not conditions or c.name in conditions]
-    cells = [Cell(sample=s, condition=c, model=model.name, repeat=r) for s in samples for c in chosen for r in range(repeats)]
+    cells = [
+        Cell(sample=s, condition=c, model=model.name, repeat=r) for s in samples for c in chosen for r in range(repeats)
+    ]
     cells = [cell.model_copy(update={"setup": setup(suite, cell, model)}) for cell in cells]
     return {key(cell.setup): cell for cell in cells}
 
@@ -55,21 +46,27 @@ def plan(suite: Suite, model: Model, conditions: Sequence[str] = (), repeats: in
 def setup(suite: Suite, cell: Cell, model: Model) -> dict[str, str]:
     """Every part of a measurement's identity. Gold is none of it, but for the oracle, which answers with it."""
     tools = [(t.name, t.about, t.schema, t.counts, t.final, t.limit) for t in cell.condition.tools(cell.sample)]
-    return {
-        "suite": suite.name,
-        "sample_id": cell.sample.id,
-        "condition": cell.condition.name,
-        "model": model.name,
-        "options": json.dumps(model.options, sort_keys=True),
-        "repeat": str(cell.repeat),
-        "prompt": key(cell.sample.prompt, cell.sample.history),
-        "system": key(cell.condition.system),
-        "instructions": key(cell.condition.instructions),
-        "tools": key(tools),
-        "budget": key(cell.condition.budget),
-        "corpus": suite.corpus_sha[:16],
-        "eval_version": EVAL_VERSION,
-    } | ({"gold": key(cell.sample.gold)} if model.name == "script:oracle" else {})
+    part, said, options = (
+        cell.condition,
+        (cell.sample.prompt, cell.sample.history),
+        json.dumps(model.options, sort_keys=True),
+    )
+    where = {"suite": suite.name, "sample_id": cell.sample.id, "condition": part.name, "model": model.name}
+    what = {
+        "prompt": said,
+        "system": part.system,
+        "instructions": part.instructions,
+        "tools": tools,
+        "budget": part.budget,
+    }
+    gold = {"gold": cell.sample.gold} if model.name == "script:oracle" else {}
+    versions = {"corpus": suite.corpus_sha[:16], "eval_version": EVAL_VERSION}
+    return (
+        where
+        | {"options": options, "repeat": str(cell.repeat)}
+        | versions
+        | {k: key(v) for k, v in (what | gold).items()}
+    )
 
 
 def tracing(run_id: str, suite: Suite, model: Model) -> Work:
@@ -90,7 +87,7 @@ def read(path: Path) -> tuple[list[Any], list[str]]:
 def fill(
     path: Path, cells: Mapping[str, Any], work: Work, executor: Executor | None = None, workers: int = 8,
     who: str = "", patience: float = 0.0,
-) -> Counts:  # fmt: skip
+) -> dict[str, float]:  # fmt: skip
     """Do `work(key, cell)` for every cell that has no finished row in `path`; each result is one appended line.
 
     A failed row is owed again, a wrong answer never. Raises Busy when another process fills this file for the same
@@ -111,13 +108,14 @@ def fill(
         (locks / f"{name}.pid").write_text(str(os.getpid()))
         done = {row.key for row in latest(read(path)[0]) if row.failure is None}
         owed = {k: cell for k, cell in cells.items() if k not in done}
-        counts, progress = Counts(cells=len(cells), done_before=len(cells) - len(owed)), Progress(len(owed))
+        counts = {"cells": len(cells), "done_before": len(cells) - len(owed), "done": 0, "failed": 0, "usd": 0.0}
+        show = progress(len(owed))
         futures += [pool.submit(_measure, path, work, k, cell) for k, cell in owed.items()]
         for future in as_completed(futures):
             failed, usd = future.result()
-            made = {"done": counts.done + (not failed), "failed": counts.failed + failed, "usd": counts.usd + usd}
-            counts = counts.model_copy(update=made)
-            progress.show(counts)
+            counts["failed" if failed else "done"] += 1
+            counts["usd"] += usd
+            show(counts)
     finally:
         for future in futures:
             future.cancel()
@@ -158,25 +156,23 @@ def note(run_dir: Path, name: str, entry: dict[str, Any]) -> None:
         draft.replace(path)
 
 
-class Progress:
-    """In a notebook one line that is updated in place, in a terminal at most ten lines."""
+def progress(owed: int) -> Callable[[Mapping[str, float]], None]:
+    """Shows counts: in a notebook as one line that is updated in place, in a terminal as at most ten lines."""
+    started, handle, tenth = time.monotonic(), None, 0
+    ipython = sys.modules.get("IPython")
+    notebook = ipython is not None and ipython.get_ipython() is not None
 
-    def __init__(self, owed: int):
-        self.owed, self.started, self.tenth, self.handle = owed, time.monotonic(), 0, None
-        ipython = sys.modules.get("IPython")
-        self.notebook = ipython is not None and ipython.get_ipython() is not None
-
-    def show(self, counts: Counts) -> None:
-        made = counts.done + counts.failed
-        left = (time.monotonic() - self.started) / made * (self.owed - made)
-        text = f"{made} of {self.owed} owed, {counts.failed} failed, {counts.usd:.4f} USD, {left:.0f} s left"
-        if self.notebook:
+    def show(counts: Mapping[str, float]) -> None:
+        nonlocal handle, tenth
+        made = counts["done"] + counts["failed"]
+        left = (time.monotonic() - started) / made * (owed - made)
+        text = f"{made:g} of {owed} owed, {counts['failed']:g} failed, {counts['usd']:.4f} USD, {left:.0f} s left"
+        if notebook:
             from IPython.display import Markdown, display
 
-            if self.handle:
-                self.handle.update(Markdown(text))
-            else:
-                self.handle = display(Markdown(text), display_id=True)
-        elif (tenth := made * 10 // self.owed) > self.tenth:
-            self.tenth = tenth
+            handle = handle.update(Markdown(text)) or handle if handle else display(Markdown(text), display_id=True)
+        elif made * 10 // owed > tenth:
+            tenth = int(made * 10 // owed)
             print(text, file=sys.stderr)
+
+    return show

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import psutil
+from pydantic import TypeAdapter
 
 from .records import ROOT
 
@@ -48,10 +49,10 @@ def parameters(scope: dict[str, Any]) -> Any:
             raise ValueError(f"unknown parameter {name!r}; this notebook has {known}")
         value = typed.get(name, value)
         if SECRET.search(str(value)):
-            raise ValueError(f"parameter {name!r} looks like a secret, and papermill has written it into its output "
-                             f"notebook: delete that file. Keys are read from the environment or .env")  # fmt: skip
+            raise ValueError(f"parameter {name!r} looks like a secret, and papermill has written it into its output: "
+                             f"delete that notebook. Keys are read from the environment or .env")  # fmt: skip
         if declared[name] == "str" and lost and not isinstance(value, str):
-            raise ValueError(f"parameter {name!r} is text, and papermill has made {value!r} of it; write -r {name} TEXT")
+            raise ValueError(f"parameter {name!r} is text, papermill has made {value!r} of it; write -r {name} TEXT")
         scope[name] = typed_value(name, declared[name], value)
     return pd.DataFrame({"value": {name: str(scope[name]) for name in declared}}).rename_axis("parameter")
 
@@ -75,7 +76,7 @@ def _command_line() -> tuple[dict[str, str], bool]:
     Called from Python, papermill hands values over as they are; its command makes numbers of what looks like one.
     """
     try:
-        words = psutil.Process().parent().cmdline()  # type: ignore[union-attr]
+        words = psutil.Process().parent().cmdline()
     except (psutil.Error, AttributeError):
         return {}, True
     if not any(word.endswith("papermill") for word in words[:3]):
@@ -86,19 +87,11 @@ def _command_line() -> tuple[dict[str, str], bool]:
 
 def typed_value(name: str, kind: str, value: Any) -> Any:
     """The value as the declared type; text is read as one would write it on a command line."""
-    found: Any = value
-    if isinstance(value, str) and kind != "str":
-        word, comma = value.strip().lower(), kind == "list" and not value.lstrip().startswith("[")
-        try:
-            if kind in ("int", "float"):
-                found = TYPES[kind](value)
-            else:
-                found = {"true": True, "false": False}.get(word) if kind == "bool" else json.loads(value) if not comma else None
-        except ValueError:
-            found = None
-        found = [part.strip() for part in value.split(",") if part.strip()] if comma else found
-    elif kind in ("str", "float") and isinstance(value, (int, float)) and not isinstance(value, bool):
-        found = TYPES[kind](value)
-    if not isinstance(found, TYPES[kind]) or (kind in ("int", "float") and isinstance(found, bool)):
-        raise ValueError(f"parameter {name!r} is {value!r}, which is not {kind}; for example -p {name} {EXAMPLES.get(kind, 'text')}")
-    return found
+    try:
+        if kind in ("list", "dict") and isinstance(value, str):
+            comma = kind == "list" and not value.lstrip().startswith("[")
+            value = [part.strip() for part in value.split(",") if part.strip()] if comma else json.loads(value)
+        return TypeAdapter(TYPES[kind]).validate_python(str(value) if kind == "str" else value)
+    except ValueError:
+        example = f"-p {name} {EXAMPLES.get(kind, 'text')}"
+        raise ValueError(f"parameter {name!r} is {value!r}, which is not {kind}; for example {example}") from None

@@ -15,7 +15,7 @@ from .records import EVAL_VERSION, ROOT, Suite
 def describe(suite: Suite) -> dict[str, Any]:
     """The circumstances of a measurement made now; `commit` ends in + when files differ from it."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
-    packages = ("evalkit", "anthropic", "pydantic", "pandas", "scipy", "statsmodels", "bm25s", "google-re2", "papermill")
+    packages = ["anthropic", "pydantic", "pandas", "scipy", "statsmodels", "bm25s", "google-re2", "papermill"]
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "eval_version": EVAL_VERSION,

@@ -76,13 +76,6 @@ class Step(Record):
     executed: bool = True
 
 
-class Note(Record):
-    """A named fact about how a row came to be: what was dropped, repaired, asked again."""
-
-    name: str
-    value: Json = None
-
-
 class Reply(Record):
     """One provider turn in neutral form; `wire` is the provider's own content, sent back as it came."""
 
@@ -149,8 +142,7 @@ class Suite(Record):
     frozen: bool = True  # is that the sha suite.toml names?
 
     def _repr_markdown_(self) -> str:
-        changed = "" if self.frozen else ", **changed since it was frozen**"
-        head = f"**{self.name}**: {len(self.samples)} samples, sha256 `{self.sha[:16]}`{changed}"
+        head = f"**{self.name}**: {len(self.samples)} samples, sha256 `{self.sha[:16]}`"
         return "\n".join([head, *(f"- `{c.name}`: {c.instructions}" for c in self.conditions)])
 
 
@@ -211,7 +203,7 @@ class Trace(Record):
     seconds: float = 0.0
     waited: float = 0.0
     failure: Failure | None = None
-    notes: tuple[Note, ...] = ()
+    notes: dict[str, Json] = Field(default_factory=dict)  # named facts: what was dropped, repaired, asked again
     at: str = ""  # ISO time when the cell finished
 
     @property
@@ -234,7 +226,6 @@ class Verdict(Record):
     by: str
     values: dict[str, float | None] = Field(default_factory=dict)
     why: Text = ""
-    notes: tuple[Note, ...] = ()
     usd: float = 0.0
     failure: Failure | None = None
 

@@ -1,4 +1,4 @@
-"""From rows to what people read: a tidy frame, sentences made of its numbers, figures (frame and ax in, ax out), HTML."""
+"""From rows to what people read: a tidy frame, sentences made of its numbers, figures, one offline HTML page."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .guards import CONTROLS
 from .records import Sample, Trace, latest
 from .suites import SuiteError, load_suite
 
-COLUMNS = ["key", "run_id", "suite", "sample_id", "cluster", "condition", "model", "effort", "repeat", "stop", "failure",
-           "by", "metric", "value", "usd", "tokens", "seconds"]  # fmt: skip
+COLUMNS = ["key", "run_id", "suite", "sample_id", "cluster", "condition", "model", "effort", "repeat", "stop",
+           "failure", "by", "metric", "value", "usd", "tokens", "seconds"]  # fmt: skip
 PathLike = str | Path
 
 
@@ -125,16 +125,8 @@ def controls(tidy: pd.DataFrame, metric: str) -> str:
     bad = means.index[(oracle < means.max(axis=1)) | (null > means.min(axis=1)) | (oracle <= null)]
     if len(bad):
         return f"The controls are out of order under {', '.join(bad)}: these rules are not to be trusted."
-    return f"The controls are in order: the oracle scores {oracle.min():.2f} or more on {metric}, the null agent {null.max():.2f} or less."
-
-
-def costs(run_dirs: Iterable[Path]) -> pd.DataFrame:
-    """Per model and condition: cells, USD of all rows ever written for them, tokens, median working seconds."""
-    every = [t for run_dir in run_dirs for t in grid.read(run_dir / "traces.jsonl")[0]]
-    columns = ["model", "condition", "key", "usd", "tokens", "seconds"]
-    table = pd.DataFrame([(t.model, t.condition, t.key, t.usd, t.usage.total, t.seconds) for t in every], columns=columns)
-    how = {"key": "nunique", "usd": "sum", "tokens": "sum", "seconds": "median"}
-    return table.groupby(["model", "condition"], sort=False).agg(how).rename(columns={"key": "cells"}).reset_index()
+    facts = f"the oracle scores {oracle.min():.2f} or more on {metric}, the null agent {null.max():.2f} or less"
+    return f"The controls are in order: {facts}."
 
 
 def plot_rates(table: pd.DataFrame, ax: Any) -> Any:
@@ -148,13 +140,15 @@ def plot_rates(table: pd.DataFrame, ax: Any) -> Any:
 
 def plot_gaps(table: pd.DataFrame, ax: Any, metric: str) -> Any:
     """A forest of paired gaps; an interval that covers 0 is grey."""
-    styles = [("0.6", "0.6") if low <= 0 <= high else ("C0", "C0") for low, high in zip(table["low"], table["high"], strict=True)]
+    colors = ["0.6" if row.low <= 0 <= row.high else "C0" for row in table.itertuples()]
     for y, row in enumerate(table.itertuples()):
-        ax.annotate(f"{row.estimate:+.2f}", (row.estimate, y), (0, 8), textcoords="offset points", ha="center", fontsize=9)
+        ax.annotate(f"{row.estimate:+.2f}", (row.estimate, y - 0.2), ha="center", fontsize=9)
     reach = 1.1 * float(table[["low", "high"]].abs().max(axis=None)) if len(table) else 1.0
     ax.axvline(0, color="0.3", lw=1)
     ax.set(xlim=(-reach, reach), xlabel=f"paired gap in {metric}, 95 % interval".replace("$", r"\$"))
-    return _intervals(table, ax, table["model"] + " · " + table["condition"] + " over " + table["against"], styles)
+    return _intervals(
+        table, ax, table["model"] + " · " + table["condition"] + " over " + table["against"], [(c, c) for c in colors]
+    )
 
 
 def _intervals(table: pd.DataFrame, ax: Any, labels: pd.Series, styles: Sequence[tuple[str, str]]) -> Any:
@@ -173,7 +167,7 @@ def _intervals(table: pd.DataFrame, ax: Any, labels: pd.Series, styles: Sequence
 
 
 def html(path: Path, title: str, sections: Sequence[tuple[str, Any]]) -> Path:
-    """Write one offline page; a section is a heading with text, a frame, a figure, a dict, or rows() behind folds."""
+    """Write one offline page; a section is a heading with text, a frame, a figure, a dict, or rows()."""
     from jinja2 import Environment, PackageLoader
 
     page = Environment(loader=PackageLoader("evalkit", "."), autoescape=True).get_template("report.html")
@@ -187,7 +181,7 @@ def _part(body: Any) -> tuple[str, Any]:
         body.savefig(file, format="svg", bbox_inches="tight")
         return "svg", file.getvalue().partition("<svg")[2]
     if isinstance(body, pd.DataFrame):
-        cells = [["" if pd.isna(v) else f"{v:.3g}" if isinstance(v, float) else v for v in row] for row in body.to_numpy().tolist()]
-        return "frame", (list(body), cells)
-    kind = {list: "traces", dict: "json"}.get(type(body), "text")
-    return kind, json.dumps(body, indent=1) if kind == "json" else body
+        return "frame", (list(body), body.to_numpy().tolist())
+    if isinstance(body, dict):
+        return "json", json.dumps(body, indent=1)
+    return ("traces" if isinstance(body, list) else "text"), body

@@ -12,7 +12,6 @@ A wrong or declined answer is 0; what a row cannot say (a share of no citations,
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tomllib
 import unicodedata
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 
 from .records import Citation, Sample, Suite, Trace, Verdict, key
 
+OPENS = {"]": "[", "}": "{"}
 Values = dict[str, float | None]
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)")
 SENTENCE = re.compile(r"(?<=[.!?;。])\s+|\n+")
@@ -41,7 +41,7 @@ PHRASES = _phrases()
 
 def find_citations(text: str) -> list[Citation]:
     """The URLs an answer names, in order, each once; punctuation and closing brackets of the prose are left out."""
-    found = {}
+    found: dict[str, Citation] = {}
     for match in re.finditer(r"https?://(?:\[[0-9A-Fa-f:.]+\])?[^\s<>\"`|（）【】「」，。、…]*", text):
         url = re.sub(r"\\([_*~#-])", r"\1", match.group()).partition("](")[0]
         url = url.partition("'")[0] if text[: match.start()].endswith("'") else url
@@ -51,7 +51,9 @@ def find_citations(text: str) -> list[Citation]:
             if depth < 0:
                 url = url[:i]
                 break
-        while url and (url[-1] in ".,;:!?'*_~\\" or (url[-1] in "]}" and url.count(url[-1]) > url.count("[{"[url[-1] == "}"]))):
+        while url and (
+            url[-1] in ".,;:!?'*_~\\" or (url[-1] in "]}" and url.count(url[-1]) > url.count(OPENS[url[-1]]))
+        ):
             url = url[:-1]
         if re.match(r"https?://[^/?#]*[\w\]]", url):
             found.setdefault(url, Citation(url=url))
@@ -114,7 +116,8 @@ def states(text: str, forms: list[str]) -> bool:
     """
     plain = normal(text)
     pattern = r"(?<!\w)(?<!\d[.,]){}(?!\w|[.,]\d)"
-    spans = [m.span() for form in map(normal, forms) if form for m in re.finditer(pattern.format(re.escape(form)), plain)]
+    known = [re.escape(form) for form in map(normal, forms) if form]
+    spans = [match.span() for form in known for match in re.finditer(pattern.format(form), plain)]
     negated = [(a, b) for a, b in spans if PHRASES["negates"].search(plain[:a].rstrip("'([ ") + " ")]
     return any(not any(a <= start and end <= b for a, b in negated) for start, end in spans)
 
@@ -146,11 +149,12 @@ def _read(trace: Trace) -> list[str]:
     """Pages whose text this run's own steps returned, by reading or as a search result."""
     steps = [s for s in trace.steps if s.ok and s.executed]
     asked = [v for s in steps for v in s.call.args.values() if isinstance(v, str) and "://" in v]
-    return [same_page(u) for u in asked + [u for s in steps for u in re.findall(r"^(\S+://\S+) line \d", s.result, re.M)]]
+    found = [u for s in steps for u in re.findall(r"^(\S+://\S+) line \d", s.result, re.M)]
+    return [same_page(url) for url in asked + found]
 
 
 RULES: dict[str, Callable[[Sample, Trace], Values]] = {"docs_qa": docs_qa}
-VERSION = hashlib.sha256(b"".join(Path(__file__).with_name(n).read_bytes() for n in ("scoring.py", "phrases.toml"))).hexdigest()
+VERSION = key(*(Path(__file__).with_name(name).read_text("utf-8") for name in ("scoring.py", "phrases.toml")))
 
 
 def owed(suite: Suite, traces: Sequence[Trace]) -> dict[str, tuple[str, Sample, Trace]]:

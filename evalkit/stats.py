@@ -29,7 +29,7 @@ def wilson(k: float, n: float, alpha: float = 0.05) -> tuple[float, float]:
     if n == 0:
         return 0.0, 1.0
     low, high = proportion_confint(k, n, alpha=alpha, method="wilson")
-    return max(0.0, float(low)), min(1.0, float(high))
+    return (max(0.0, float(low)) if k else 0.0), (min(1.0, float(high)) if k < n else 1.0)  # exact at both ends
 
 
 def newcombe(a: int, b: int, c: int, d: int) -> tuple[float, float, float]:
@@ -43,9 +43,8 @@ def newcombe(a: int, b: int, c: int, d: int) -> tuple[float, float, float]:
     p1, p2 = (a + b) / n, (a + c) / n
     (l1, u1), (l2, u2) = wilson(a + b, n), wilson(a + c, n)
     product = (a + b) * (c + d) * (a + c) * (b + d)
-    delta = a * d - b * c
-    delta = max(delta - n / 2, 0) if delta > 0 else delta
-    phi = delta / product**0.5 if product else 0.0
+    delta = float(a * d - b * c)
+    phi = (max(delta - n / 2, 0.0) if delta > 0 else delta) / product**0.5 if product else 0.0
 
     def width(x: float, y: float) -> float:
         return float(max(0.0, x * x - 2 * phi * x * y + y * y) ** 0.5)
@@ -64,7 +63,8 @@ def paired_gap(
     from scipy.stats import norm, t
 
     rows = frame[(frame["metric"] == metric) & frame[by].isin([a, b])].dropna(subset=["value"])
-    wide = rows.pivot_table(index=["sample_id", cluster], columns=by, values="value", aggfunc="mean").reindex(columns=[a, b])
+    wide = rows.pivot_table(index=["sample_id", cluster], columns=by, values="value", aggfunc="mean")
+    wide = wide.reindex(columns=[a, b])
     pairs = wide.dropna()
     if pairs.empty:
         raise ValueError(f"no sample has {metric!r} under both {a!r} and {b!r}")
@@ -80,7 +80,7 @@ def paired_gap(
         low, high = np.quantile(means, [tail, 1 - tail])
     elif set(first) | set(second) <= {0.0, 1.0}:
         one, two = first == 1, second == 1
-        _, low, high = newcombe(int((one & two).sum()), int((one & ~two).sum()), int((~one & two).sum()), int((~one & ~two).sum()))
+        _, low, high = newcombe(*(int(np.sum(cell)) for cell in (one & two, one & ~two, ~one & two, ~one & ~two)))
     else:
         low, high = -1.0, 1.0
     return Gap(estimate, max(-1.0, float(low)), min(1.0, float(high)), len(pairs), clusters, unmatched)

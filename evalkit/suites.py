@@ -40,7 +40,8 @@ def load_suite(path: str | Path) -> Suite:
         raise SuiteError(f"{shown(config)}: {error}") from None
     known = {"kind", "corpus", "system", "rules", "budget", "settings", "conditions", "frozen"}
     problems = [f"{shown(config)}: unknown key {k!r}; known: {', '.join(sorted(known))}" for k in spec.keys() - known]
-    problems += [f"{shown(config)}: no rule {r!r}; known: {', '.join(RULES)}" for r in spec.get("rules", []) if r not in RULES]
+    no_rule = [rule for rule in spec.get("rules", []) if rule not in RULES]
+    problems += [f"{shown(config)}: no rule {rule!r}; known: {', '.join(RULES)}" for rule in no_rule]
     problems += [f"{shown(config)}: no {k}; a suite needs it" for k in ("kind", "conditions") if not spec.get(k)]
     samples, faults = read_samples(file, spec.get("kind", ""))
     if problems + faults:

@@ -41,13 +41,13 @@ class Tool:
 
 def tool(function: Callable[..., str | Found], **options: Any) -> Tool:
     """Make a Tool of a function: its name, docstring and annotated signature are what the model sees."""
-    adapter: TypeAdapter[Any] = TypeAdapter(function)
+    adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]
     schema = adapter.json_schema()
     for prop in schema.get("properties", {}).values():
         prop.pop("title", None)
 
     def run(**args: Any) -> str | Found:
-        return adapter.validate_python(ArgsKwargs((), args))  # type: ignore[no-any-return]
+        return adapter.validate_python(ArgsKwargs((), args))
 
     return Tool(function.__name__, inspect.getdoc(function) or "", schema, run, **options)
 
@@ -85,8 +85,9 @@ def fit(result: str | Found, limit: int) -> tuple[str, bool]:
     items = found.items[:shown] or [found.items[0][:limit] + "…"]
     if found.start:
         last = found.start + len(items) - 1
-        more = [f"[lines {found.start}-{last} of {found.total}; go on with start_line={last + 1}]"] * (last < found.total)
-        return "\n".join(items + more), bool(more)
+        more = last < found.total
+        items += [f"[lines {found.start}-{last} of {found.total}; go on with start_line={last + 1}]"] * more
+        return "\n".join(items), more
     cut = len(items) < found.total
     note = f"showing {len(items)} of {found.total} matches, narrow the query" if cut else f"{found.total} matches"
     return "\n\n".join([note, *items]), cut

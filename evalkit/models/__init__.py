@@ -76,7 +76,7 @@ def parse_reply(body: dict[str, Any], wire: str) -> Reply:
 
 
 def retrying(send: Callable[[], Reply], attempts: int = 5, patience: float = 120.0) -> Reply:
-    """The one layer that retries: exponential back-off with jitter, `retry-after` obeyed, bounded in tries and seconds."""
+    """The one layer that retries: back-off with jitter, `retry-after` obeyed, bounded in tries and seconds."""
     waited = 0.0
     for attempt in range(1, attempts + 1):
         try:

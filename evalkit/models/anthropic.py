@@ -70,7 +70,9 @@ def to_wire(said: Sequence[Said]) -> list[dict[str, Any]]:
             continue
         block: dict[str, Any] = {"type": "text", "text": entry}
         if isinstance(entry, Step):
-            block = {"type": "tool_result", "tool_use_id": entry.call.id, "content": entry.result, "is_error": not entry.ok}
+            block = {"type": "tool_result", "tool_use_id": entry.call.id, "content": entry.result} | (
+                {} if entry.ok else {"is_error": True}
+            )
         if not wire or wire[-1]["role"] != "user":
             wire.append({"role": "user", "content": []})
         wire[-1]["content"].append(block)
@@ -80,11 +82,11 @@ def to_wire(said: Sequence[Said]) -> list[dict[str, Any]]:
 def parse(body: dict[str, Any]) -> Reply:
     """A Messages body as a Reply. Its `input_tokens` already excludes both cache counts; null counts are 0."""
     blocks, usage, stop = body.get("content") or [], body.get("usage") or {}, body.get("stop_reason")
-    calls = [
-        Call(id=b.get("id") or "", name=b.get("name") or "", raw=json.dumps(b.get("input")),
-             args=b["input"] if isinstance(b.get("input"), dict) else {}, malformed=not isinstance(b.get("input"), dict))
-        for b in blocks if b.get("type") == "tool_use"
-    ]  # fmt: skip
+    calls = []
+    for block in (b for b in blocks if b.get("type") == "tool_use"):
+        args = block.get("input")
+        known = {"args": args} if isinstance(args, dict) else {"malformed": True, "raw": json.dumps(args)}
+        calls.append(Call(id=block.get("id") or "", name=block.get("name") or "", **known))
     counts = {"input": "input_tokens", "output": "output_tokens",
               "cache_read": "cache_read_input_tokens", "cache_write": "cache_creation_input_tokens"}  # fmt: skip
     tokens = {ours: usage.get(theirs) or 0 for ours, theirs in counts.items()}

@@ -73,14 +73,16 @@ class Extractive(Model):
             shared: Counter[str] = Counter()
             for url, snippet in hits:
                 shared[url] += len(set(query) & set(words(snippet)))
-            return reply(calls=[(reader[0].name, {reader[1]: url}) for url, _ in shared.most_common(self.pages)], turn=1)
+            urls = [url for url, _ in shared.most_common(self.pages)]
+            return reply(calls=[(reader[0].name, {reader[1]: url}) for url in urls], turn=1)
         read = [s for s in steps if reader and s.call.name == reader[0].name]
         pool = [(p, s.call.args[reader[1]]) for s in read if reader for p in passages(s.result)]
         pool = pool or [(snippet, url) for url, snippet in hits]
         if not pool:
             return reply("I don't know.")
         best = [pool[i] for i in rank(query, [text for text, _ in pool])[: self.quotes]]
-        return reply(" ".join(text for text, _ in best) + "\n\nSources: " + ", ".join(dict.fromkeys(url for _, url in best)))
+        sources = ", ".join(dict.fromkeys(url for _, url in best))
+        return reply(" ".join(text for text, _ in best) + f"\n\nSources: {sources}")
 
 
 def rank(query: list[str], texts: list[str]) -> list[int]:

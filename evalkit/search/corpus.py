@@ -32,7 +32,7 @@ def entry(name: str) -> dict[str, str]:
     rows = tomllib.loads((ROOT / "data" / "corpora.toml").read_text("utf-8"))
     if name not in rows:
         raise CorpusError(f"data/corpora.toml has no corpus {name!r}; it has: {', '.join(rows)}")
-    return rows[name]  # type: ignore[no-any-return]
+    return rows[name]
 
 
 def fetch(name: str) -> Path:
@@ -57,7 +57,9 @@ def fetch(name: str) -> Path:
                 files[0].replace(path)
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != row["sha256"]:
-        raise CorpusError(f"{path} has sha256 {found}, data/corpora.toml [{name}] locks {row['sha256']}; delete the file")
+        raise CorpusError(
+            f"{path} has sha256 {found}, data/corpora.toml [{name}] locks {row['sha256']}; delete the file"
+        )
     return path
 
 
@@ -81,5 +83,7 @@ def freeze(name: str) -> dict[str, str]:
     frozen = {page_url(p): link.sub(lambda m, p=p: absolute(p, m), pages[p]) for p in sorted(pages)}  # type: ignore[misc]
     found = hashlib.sha256("".join(f"{url}\0{text}\0" for url, text in sorted(frozen.items())).encode()).hexdigest()
     if found != row["pages_sha256"]:
-        raise CorpusError(f"the frozen pages of {name} have sha256 {found}, data/corpora.toml locks {row['pages_sha256']}")
+        raise CorpusError(
+            f"the frozen pages of {name} have sha256 {found}, data/corpora.toml locks {row['pages_sha256']}"
+        )
     return frozen

@@ -24,7 +24,9 @@ class Pages:
     def __init__(self, pages: dict[str, str]):
         self.text = pages
         self.lines = {url: text.split("\n") for url, text in pages.items()}
-        self.starts = {url: list(accumulate((len(x) + 1 for x in lines), initial=0)) for url, lines in self.lines.items()}
+        self.starts = {
+            url: list(accumulate((len(x) + 1 for x in lines), initial=0)) for url, lines in self.lines.items()
+        }
         self.urls = {same_page(url): url for url in pages}
         self.count = Counter(word for text in pages.values() for word in WORD.findall(text.lower()))
 
