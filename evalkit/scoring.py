@@ -25,7 +25,7 @@ OPENS = {"]": "[", "}": "{"}
 Values = dict[str, float | None]
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)")
 SENTENCE = re.compile(r"(?<=[.!?;。])\s+|\n+")
-SOURCES = re.compile(r"^\W*(sources?|references?|citations?)\W*:.*", re.I | re.M | re.S)
+SOURCES = re.compile(r"(^|(?<=[.!?]\s))\W*(sources?|references?|citations?)\W*:.*", re.I | re.M | re.S)
 
 
 def _phrases() -> dict[str, re.Pattern[str]]:
