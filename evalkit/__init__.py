@@ -5,17 +5,20 @@ and from those rows to an interval in a notebook. Read the modules in this order
 
     records      the nouns, JSON lines in and out, key()
     pricing      usd(served, usage); an unknown price raises before money is spent
-    stats        intervals and paired gaps
+    stats        intervals, paired gaps, agreement, what a run could have seen
+    fetch        packages by name into the cache, locked by hash
     tools        Tool, @tool, execute: everything that goes wrong is an observation for the model
     scoring      citations, declining, key facts; rules without a model
-    models       open_model("provider:name"): anthropic, extractive, script
+    models       open_model("provider:name"): anthropic, openai and its kin, local, extractive, script, replay
     agent        the centre: ask, act, repeat, inside a budget
-    search       what agents search: corpus (fetch, freeze), pages (grep, read)
+    search       what agents search: corpus (freeze), pages (grep, read), web (polite fetch)
     suites       load_suite, conditions, validation with file:line messages
     provenance   who, what, when, with which versions and hashes
     grid         plan, fill, resume
-    guards       parameters, prices, corpus, equality of conditions
+    guards       before: parameters, prices, corpus, equality, cost; during: faults, money; after: controls
+    judge        grade, a model's verdict; prompts/*.md are prose
     report       frame(), sentences, figures, the offline HTML
+    browse       the trace browser; static where there is no kernel
 """
 
 from .agent import run

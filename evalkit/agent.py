@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from . import pricing, scoring
-from .models import Model, ProviderError
-from .records import Call, Condition, Failure, Reply, Said, Sample, Step, Trace, Usage
+from .models import Model, Prompt, ProviderError
+from .records import Budget, Call, Condition, Failure, Reply, Said, Sample, Step, Trace, Usage
 from .tools import Tool, execute
 
 CLOSE = "The budget for searching is used up. Answer now, from what you have read; say so if it is not enough."
 AGAIN = "Your reply was empty. Answer now, from what you have read; say so if it is not enough."
+NOTHING = Usage()
 OVER = "Budget reached: this call was not run. Answer from what you have read."
 
 
 def run(sample: Sample, model: Model, condition: Condition, key: str = "", repeat: int = 0) -> Trace:
     """One sample under one condition, as a Trace; a fault of the provider is a failure in it, never an exception."""
     started, waited = time.monotonic(), 0.0
-    tools, budget = condition.tools(sample), condition.budget
+    tools, budget = model.fit(condition.tools(sample)), condition.budget
     system = "\n\n".join(text for text in (condition.system, condition.instructions) if text)
     said: list[Said] = [*sample.history, sample.prompt]
     steps: list[Step] = []
@@ -30,15 +32,19 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
     try:
         player = model.for_cell(sample, repeat)
         while not stop:
-            if closing := closing or spent(condition, tools, steps, turns):
+            working = time.monotonic() - started - waited
+            if closing := closing or spent(budget, tools, steps, turns, usage, usd, working):
                 said.append(AGAIN if closing == "empty" else CLOSE)
-            reply = player.ask(system, said, tools, budget.reply_tokens, bool(closing))
+            reply = player.ask(Prompt(system, said, tools, allowance(budget, usage), bool(closing)))
             turns, api_calls, waited = turns + 1, api_calls + reply.attempts, waited + reply.waited
             usage, usd = usage + reply.usage, usd + cost(model, reply, notes)
             reply = unique(reply, steps, notes)
             said.append(reply)
-            if reply.refused or reply.truncated:  # a call that was cut off is never run
-                stop = "refused" if reply.refused else "truncated"
+            notes |= reply.notes
+            if reply.refused:
+                stop = "refused"
+            elif reply.truncated:  # a call that was cut off is never run
+                stop = "output_tokens" if spent(budget, usage=usage) else "truncated"
             elif reply.calls and not closing:
                 for call in reply.calls:
                     over = bool(stop) or (counts(call, tools) and used(steps, tools) >= budget.tool_calls)
@@ -55,7 +61,8 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
             else:
                 stop = "abstained" if scoring.declined(reply.text) else "answered"
     except ProviderError as error:
-        api_calls, waited = api_calls + error.attempts, waited + error.waited
+        api_calls, waited, usage = api_calls + error.attempts, waited + error.waited, usage + error.usage
+        usd += cost(model, Reply(served=error.served, usage=error.usage), notes)
         failure = Failure(where="provider", kind=error.kind, detail=error.detail)
     except Exception as error:  # a fault of ours is a missing measurement too, and must not end the run
         failure = Failure(where="agent", kind=type(error).__name__, detail=str(error)[:600])
@@ -69,17 +76,30 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
     )  # fmt: skip
 
 
-def spent(condition: Condition, tools: tuple[Tool, ...], steps: list[Step], turns: int) -> str:
+def spent(budget: Budget, tools: tuple[Tool, ...] = (), steps: Sequence[Step] = (), turns: int = 0,
+          usage: Usage = NOTHING, usd: float = 0.0, seconds: float = 0.0) -> str:  # fmt: skip
     """The name of a budget that is used up, or "". Tools that do not count outlive the tool-call budget."""
-    over = tools and all(t.counts for t in tools) and used(steps, tools) >= condition.budget.tool_calls
-    return "turns" if turns >= condition.budget.turns else "tool_calls" if over else ""
+    over = {
+        "turns": turns >= budget.turns,
+        "tool_calls": bool(tools) and all(t.counts for t in tools) and used(steps, tools) >= budget.tool_calls,
+        "output_tokens": 0 < budget.output_tokens <= usage.output,
+        "usd": 0 < budget.usd <= usd,
+        "seconds": 0 < budget.seconds <= seconds,
+    }
+    return next((name for name, is_over in over.items() if is_over), "")
+
+
+def allowance(budget: Budget, usage: Usage) -> int:
+    """Output tokens the next reply may have."""
+    left = budget.output_tokens - usage.output if budget.output_tokens else budget.reply_tokens
+    return max(1, min(budget.reply_tokens, left)) if left > 0 else budget.reply_tokens
 
 
 def counts(call: Call, tools: tuple[Tool, ...]) -> bool:
     return all(t.counts for t in tools if t.name == call.name)
 
 
-def used(steps: list[Step], tools: tuple[Tool, ...]) -> int:
+def used(steps: Sequence[Step], tools: tuple[Tool, ...]) -> int:
     """Executed calls that count; a call of no known tool does."""
     return sum(step.executed and counts(step.call, tools) for step in steps)
 

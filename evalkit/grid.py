@@ -35,7 +35,7 @@ def plan(
         names = ", ".join(c.name for c in suite.conditions)
         raise ValueError(f"no condition {', '.join(sorted(unknown))} in {suite.name}; it has: {names}")
     samples = sorted(suite.samples, key=lambda s: s.id)[: limit or None]
-    chosen = [c for c in suite.conditions if not conditions or c.name in conditions]
+    chosen = [c for c in suite.conditions if c.name in conditions or not (conditions or c.network)]
     cells = [
         Cell(sample=s, condition=c, model=model.name, repeat=r) for s in samples for c in chosen for r in range(repeats)
     ]

@@ -87,7 +87,8 @@ class Reply(Record):
     refused: bool = False
     truncated: bool = False
     attempts: int = 1
-    waited: float = 0.0  # seconds in back-off
+    waited: float = 0.0  # seconds in back-off and queue
+    notes: dict[str, Any] = Field(default_factory=dict)
     wire: Any = Field(None, exclude=True, repr=False)
 
 
@@ -100,6 +101,9 @@ class Budget(Record):
     turns: int = 8
     tool_calls: int = 12  # of tools that count
     reply_tokens: int = 4_096  # of one reply
+    output_tokens: int = 0  # of the whole cell; 0 here and below: no limit
+    usd: float = 0.0
+    seconds: float = 0.0  # of working time; waiting in back-off is none
 
 
 class Sample(Record):
@@ -123,6 +127,7 @@ class Condition(Record):
     tools: Callable[[Sample], tuple[Any, ...]] = Field(lambda sample: (), exclude=True, repr=False)
     budget: Budget = Budget()
     system: str = ""
+    network: bool = False  # needs the web, and is run only when it is asked for by name
 
 
 class Suite(Record):

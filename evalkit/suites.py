@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .fetch import entry
 from .records import ROOT, Budget, Condition, Sample, Suite, key, reason
 from .scoring import RULES
 from .search import corpus
 from .search.pages import Pages
+from .search.web import Web
 from .tools import Tool
 
 
@@ -27,8 +29,11 @@ def pages(name: str) -> Pages:
     return Pages(corpus.freeze(name))
 
 
-def load_suite(path: str | Path) -> Suite:
-    """Read suite.toml and samples.jsonl of a folder, or of the suite of that name in data/; raises SuiteError."""
+def load_suite(path: str | Path, allow_hosts: Sequence[str] = ()) -> Suite:
+    """Read suite.toml and samples.jsonl of a folder, or of the suite of that name in data/; raises SuiteError.
+
+    `allow_hosts` names hosts that fetch_url may reach although they are not on the public web.
+    """
     folder = Path(path) if (Path(path) / "suite.toml").exists() else ROOT / "data" / path
     config, file = folder / "suite.toml", folder / "samples.jsonl"
     if not config.exists():
@@ -47,26 +52,29 @@ def load_suite(path: str | Path) -> Suite:
     if problems + faults:
         raise SuiteError("\n".join(problems + faults))
     sha = hashlib.sha256(file.read_bytes()).hexdigest()
-    corpus_sha = corpus.entry(spec["corpus"])["pages_sha256"] if spec.get("corpus") else ""
+    corpus_sha = entry(spec["corpus"])["pages_sha256"] if spec.get("corpus") else ""
     return Suite(
         name=folder.name, kind=spec["kind"], path=folder, samples=tuple(samples), system=spec.get("system", "").strip(),
-        conditions=tuple(_condition(row, spec) for row in spec["conditions"]), corpus=spec.get("corpus", ""),
+        conditions=tuple(_condition(row, spec, Web(allow_hosts)) for row in spec["conditions"]), corpus=spec.get("corpus", ""),
         corpus_sha=corpus_sha, settings=spec.get("settings", {}), rules=tuple(spec.get("rules", [])),
         sha=sha, frozen=sha == spec.get("frozen"),
     )  # fmt: skip
 
 
-def _condition(row: dict[str, Any], spec: dict[str, Any]) -> Condition:
+def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web) -> Condition:
     """One arm; its tools are bound to the corpus when a cell asks for them, so that loading needs no network."""
 
     def tools(sample: Sample) -> tuple[Tool, ...]:
-        have = {t.name: t for t in pages(spec["corpus"]).tools(**spec.get("settings", {}))} if row.get("tools") else {}
+        limits = spec.get("settings", {})
+        of_corpus = pages(spec["corpus"]).tools(**limits) if spec.get("corpus") and row.get("tools") else ()
+        have = {t.name: t for t in (*of_corpus, *web.tools(limits.get("page_limit", 30_000)))}
         if missing := [name for name in row.get("tools", []) if name not in have]:
             raise SuiteError(f"condition {row['name']}: no tool {', '.join(missing)}; there are: {', '.join(have)}")
         return tuple(have[name] for name in row.get("tools", []))
 
     return Condition(name=row["name"], instructions=row.get("instructions", "").strip(), tools=tools,
-                     budget=Budget(**spec.get("budget", {})), system=spec.get("system", "").strip())  # fmt: skip
+                     budget=Budget(**spec.get("budget", {})), system=spec.get("system", "").strip(),
+                     network=row.get("network", False))  # fmt: skip
 
 
 def read_samples(file: Path, kind: str) -> tuple[list[Sample], list[str]]:

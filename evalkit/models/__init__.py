@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..records import Reply, Said, Sample
+from ..records import Reply, Said, Sample, Usage, clean
 from ..tools import Tool
+
+DROPPABLE = {"temperature": "temperature", "reasoning_effort": "effort", "output_config": "effort", "seed": "seed"}
+RETRIED = (408, 409, 429)  # and every 5xx
 
 
 def redact(text: str) -> str:
@@ -22,12 +27,23 @@ def redact(text: str) -> str:
 
 
 class ProviderError(RuntimeError):
-    """The provider gave no usable reply; `kind` is one word for the report."""
+    """The provider gave no usable reply; `kind` is one word for the report, `usage` what it billed all the same."""
 
     def __init__(self, kind: str, detail: str, retry: bool = False, after: float | None = None):
         super().__init__(f"{kind}: {redact(detail)[:600]}")
         self.kind, self.detail, self.retry, self.after = kind, redact(detail)[:600], retry, after
-        self.attempts, self.waited = 1, 0.0
+        self.attempts, self.waited, self.usage, self.served = 1, 0.0, Usage(), ""
+
+
+class Prompt(NamedTuple):
+    """What is asked in one turn; with `closing` no tool may be called any more, with `schema` the text is such JSON."""
+
+    system: str
+    said: Sequence[Said]
+    tools: Sequence[Tool] = ()
+    max_tokens: int = 4096
+    closing: bool = False
+    schema: dict[str, Any] | None = None
 
 
 class Model:
@@ -35,55 +51,171 @@ class Model:
 
     name = ""  # as the user wrote it, provider included
     priced = False  # does a call cost money?
+    at_once = 0  # calls it takes at once; 0: any number
     options: dict[str, Any] = {}  # noqa: RUF012
 
-    def ask(self, system: str, said: Sequence[Said], tools: Sequence[Tool], max_tokens: int, closing: bool) -> Reply:
-        """One provider turn; with `closing` no tool may be called any more. Raises ProviderError."""
+    def ask(self, prompt: Prompt) -> Reply:
+        """One provider turn; raises ProviderError."""
         raise NotImplementedError
 
     def for_cell(self, sample: Sample, repeat: int) -> Model:
         """The model that plays one cell; only script: models look at the sample."""
         return self
 
+    def fit(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+        """The tools with results that this model's context can hold."""
+        return tools
 
-def open_model(spec: str, base_url: str = "", effort: str = "", seed: int = 0) -> Model:
-    """The model named `provider:name`; raises ValueError for an unknown provider and a missing key."""
+
+class Served(Model):
+    """A model behind an official SDK: its HTTP client and its errors, our retries, raw JSON in and out.
+
+    A subclass gives `client`, `sdk`, `path`, `wire`, and `request()`, which writes the JSON.
+    """
+
+    priced = True
+    sdk: Any
+    client: Any
+    path, wire = "", ""
+
+    def __init__(self, model: str, options: dict[str, Any], provider: str, key_name: str = ""):
+        if not model:
+            raise ValueError(f"name the model, for example {provider}:MODEL")
+        if key_name and not os.environ.get(key_name):
+            raise ValueError(f"{key_name} is not set; export it, or put it in .env, and run again")
+        self.model, self.name, self.options = model, f"{provider}:{model}", options
+        self.dropped: set[str] = set()
+        self.slots = threading.BoundedSemaphore(self.at_once) if self.at_once else None
+
+    def request(self, prompt: Prompt) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def ask(self, prompt: Prompt) -> Reply:
+        request = self.request(prompt)
+        while True:
+            request = {name: value for name, value in request.items() if name not in self.dropped}
+            try:
+                reply = retrying(lambda request=request: self._send(request))  # type: ignore[misc]
+                notes = {"dropped": sorted(self.dropped)} if self.dropped else {}
+                return reply.model_copy(update={"notes": notes})
+            except ProviderError as error:  # a parameter this model does not take: leave it out, once and for all
+                named = [n for n in DROPPABLE if n in request and re.search(rf"{n}|{DROPPABLE[n]}", error.detail)]
+                if error.kind != "http_400" or not named:
+                    raise
+                self.dropped.add(named[0])
+
+    def _send(self, request: dict[str, Any]) -> Reply:
+        import httpx2
+
+        queued = time.monotonic()
+        with self.slots or threading.Lock():
+            queue = time.monotonic() - queued if self.slots else 0.0
+            try:
+                body = self.client.post(self.path, cast_to=httpx2.Response, body=request).content
+            except self.sdk.APIStatusError as error:
+                status, after = error.status_code, error.response.headers.get("retry-after", "")
+                pause = float(after) if after.replace(".", "", 1).isdigit() else None
+                raise ProviderError(
+                    f"http_{status}", str(error.body or error), status in RETRIED or status >= 500, pause
+                ) from None
+            except self.sdk.APIConnectionError as error:
+                kind = "timeout" if isinstance(error, self.sdk.APITimeoutError) else "connection"
+                raise ProviderError(kind, str(error.__cause__ or error), retry=True) from None
+        try:
+            reply = parse_reply(clean(json.loads(body)), self.wire)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # a body that is not what it should be
+            raise ProviderError("unreadable", f"{type(error).__name__}: {error}", retry=True) from None
+        return reply.model_copy(update={"waited": queue})
+
+
+SERVERS = {  # OpenAI-compatible: base URL, name of the key's environment variable
+    "mistral": ("https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+    "groq": ("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    "gemini": ("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"),
+    "cerebras": ("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
+    "deepseek": ("https://api.deepseek.com", "DEEPSEEK_API_KEY"),
+    "together": ("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "fireworks": ("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+    "openrouter": ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    "ollama": ("http://127.0.0.1:11434/v1", ""),
+    "llamacpp": ("http://127.0.0.1:8080/v1", ""),
+}
+
+
+def open_model(
+    spec: str, base_url: str = "", effort: str = "", temperature: float | None = None, seed: int = 0,
+    record: str = "", replay: str = "",
+) -> Model:  # fmt: skip
+    """The model named `provider:name`; raises ValueError for an unknown provider and a missing key.
+
+    `record` writes every reply to that file, `replay` answers from it without a key or a network.
+    """
     provider, _, name = spec.partition(":")
+    options = {"effort": effort} if effort else {}
+    options |= {"temperature": temperature} if temperature is not None else {}  # type: ignore[dict-item]
+    if replay:
+        from .replay import Replay
+
+        return Replay(spec, options, replay)
+    model: Model
     if provider == "anthropic":
         from .anthropic import Anthropic
 
-        return Anthropic(name, base_url, effort)
-    from .offline import Extractive, Script
+        model = Anthropic(name, options, base_url)
+    elif provider in ("openai", "compat") or provider in SERVERS:
+        from .openai import OpenAI
 
-    if provider == "script":
-        return Script(name, seed)
-    if spec != "extractive:":
-        known = "anthropic:MODEL, extractive:, script:null, script:oracle, script:random, script:FILE"
-        raise ValueError(f"unknown model {spec!r}; write one of {known}")
-    return Extractive()
+        model = OpenAI(provider, name, options, base_url)
+    elif provider == "local":
+        from .local import Local
+
+        model = Local(name)
+    elif provider == "script":
+        from .offline import Script
+
+        model = Script(name, seed)
+    elif spec == "extractive:":
+        from .offline import Extractive
+
+        model = Extractive()
+    else:
+        known = "anthropic: openai: local: extractive: script: compat:NAME@URL " + ": ".join(SERVERS)
+        raise ValueError(f"unknown model {spec!r}; write provider:name with one of {known}:")
+    if record:
+        from .replay import Recording
+
+        return Recording(model, record)
+    return model
 
 
 def parse_reply(body: dict[str, Any], wire: str) -> Reply:
-    """A provider's JSON, in the wire format "anthropic", as a Reply; an error body raises ProviderError."""
-    from .anthropic import parse
-
-    if wire != "anthropic":
-        raise ValueError(f"unknown wire format {wire!r}; it must be 'anthropic'")
-    if body.get("type") == "error":
-        error = body.get("error") or {}
-        raise ProviderError(str(error.get("type", "error")), str(error.get("message", body)))
+    """A provider's JSON, in the wire format "anthropic" or "openai", as a Reply; an error body raises ProviderError."""
+    if wire not in ("anthropic", "openai"):
+        raise ValueError(f"unknown wire format {wire!r}; it must be 'anthropic' or 'openai'")
+    error = body.get("error")
+    if error or body.get("type") == "error":
+        error = error if isinstance(error, dict) else {"message": str(error or body)}
+        kind = str(error.get("type") or error.get("code") or "error")
+        raise ProviderError(kind, str(error.get("message") or body), retry=True)
+    if wire == "anthropic":
+        from .anthropic import parse
+    else:
+        from .openai import parse
     return parse(body)
 
 
 def retrying(send: Callable[[], Reply], attempts: int = 5, patience: float = 120.0) -> Reply:
     """The one layer that retries: back-off with jitter, `retry-after` obeyed, bounded in tries and seconds."""
-    waited = 0.0
+    waited, billed = 0.0, Usage()
     for attempt in range(1, attempts + 1):
         try:
-            return send().model_copy(update={"attempts": attempt, "waited": waited})
+            reply = send()
+            update = {"attempts": attempt, "waited": reply.waited + waited, "usage": reply.usage + billed}
+            return reply.model_copy(update=update)
         except ProviderError as error:
             pause = error.after if error.after is not None else 0.5 * 2**attempt * random.uniform(0.75, 1.25)
-            error.attempts, error.waited = attempt, waited
+            billed = billed + error.usage
+            error.attempts, error.waited, error.usage = attempt, waited, billed
             if not error.retry or attempt == attempts or waited + pause > patience:
                 raise
         time.sleep(pause)

@@ -1,59 +1,43 @@
-"""`anthropic:MODEL` through the official SDK: its HTTP client and its errors, our retries, raw JSON in and out."""
+"""`anthropic:MODEL`, the Messages API."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from ..records import Call, Reply, Said, Step, Usage
-from ..tools import Tool
-from . import Model, ProviderError, parse_reply, retrying
+from . import Prompt, Served
 
 CACHE = {"type": "ephemeral"}  # system text and tools are the same for every sample of a condition
 
 
-class Anthropic(Model):
-    priced = True
+class Anthropic(Served):
+    path, wire = "/v1/messages", "anthropic"
 
-    def __init__(self, model: str, base_url: str = "", effort: str = ""):
-        if not model:
-            raise ValueError("name the model, for example anthropic:claude-haiku-4-5")
-        if not os.environ.get("ANTHROPIC_API_KEY"):
-            raise ValueError("ANTHROPIC_API_KEY is not set; export it, or put it in .env, and run again")
+    def __init__(self, model: str, options: dict[str, Any], base_url: str = ""):
+        super().__init__(model, options, "anthropic", "ANTHROPIC_API_KEY")
         import anthropic
 
-        self.sdk, self.model, self.name = anthropic, model, f"anthropic:{model}"
-        self.options = {"effort": effort} if effort else {}
+        self.sdk = anthropic
         self.client = anthropic.Anthropic(base_url=base_url or None, max_retries=0, timeout=600.0)
 
-    def ask(self, system: str, said: Sequence[Said], tools: Sequence[Tool], max_tokens: int, closing: bool) -> Reply:
-        request: dict[str, Any] = {"model": self.model, "max_tokens": max_tokens, "messages": to_wire(said)}
-        if system:
-            request["system"] = [{"type": "text", "text": system, "cache_control": CACHE}]
-        if tools:
-            request["tools"] = [{"name": t.name, "description": t.about, "input_schema": t.schema} for t in tools]
-            request["tools"][-1]["cache_control"] = CACHE
+    def request(self, prompt: Prompt) -> dict[str, Any]:
+        messages = to_wire(prompt.said)
+        request: dict[str, Any] = {"model": self.model, "max_tokens": prompt.max_tokens, "messages": messages}
+        if prompt.system:
+            request["system"] = [{"type": "text", "text": prompt.system, "cache_control": CACHE}]
+        if prompt.tools:
+            tools = [{"name": t.name, "description": t.about, "input_schema": t.schema} for t in prompt.tools]
             # a history with tool calls must keep its tools defined, so closing forbids them instead
-            request["tool_choice"] = {"type": "none" if closing else "auto"}
-        if self.options:
-            request["output_config"] = self.options
-        return retrying(lambda: self._send(request))
-
-    def _send(self, request: dict[str, Any]) -> Reply:
-        try:
-            response = self.client.messages.with_raw_response.create(**request)
-            return parse_reply(json.loads(response.http_response.content), "anthropic")
-        except self.sdk.APIStatusError as error:
-            status, after = error.status_code, error.response.headers.get("retry-after", "")
-            raise ProviderError(f"http_{status}", str(error.body or error), status in (408, 409, 429) or status >= 500,
-                                float(after) if after.replace(".", "", 1).isdigit() else None) from None  # fmt: skip
-        except self.sdk.APIConnectionError as error:
-            kind = "timeout" if isinstance(error, self.sdk.APITimeoutError) else "connection"
-            raise ProviderError(kind, str(error.__cause__ or error), retry=True) from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:  # a body that is not what it should be
-            raise ProviderError("unreadable", f"{type(error).__name__}: {error}", retry=True) from None
+            choice = {"type": "none" if prompt.closing else "auto"}
+            request |= {"tools": [*tools[:-1], tools[-1] | {"cache_control": CACHE}], "tool_choice": choice}
+        output = {"effort": self.options["effort"]} if "effort" in self.options else {}
+        if prompt.schema:
+            output["format"] = {"type": "json_schema", "schema": prompt.schema}
+        if "temperature" in self.options:
+            request["temperature"] = self.options["temperature"]
+        return request | ({"output_config": output} if output else {})
 
 
 def to_wire(said: Sequence[Said]) -> list[dict[str, Any]]:
@@ -70,9 +54,8 @@ def to_wire(said: Sequence[Said]) -> list[dict[str, Any]]:
             continue
         block: dict[str, Any] = {"type": "text", "text": entry}
         if isinstance(entry, Step):
-            block = {"type": "tool_result", "tool_use_id": entry.call.id, "content": entry.result} | (
-                {} if entry.ok else {"is_error": True}
-            )
+            block = {"type": "tool_result", "tool_use_id": entry.call.id, "content": entry.result}
+            block |= {} if entry.ok else {"is_error": True}
         if not wire or wire[-1]["role"] != "user":
             wire.append({"role": "user", "content": []})
         wire[-1]["content"].append(block)

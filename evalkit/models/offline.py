@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..records import Call, Reply, Said, Sample, Step
+from ..records import Call, Reply, Sample, Step
 from ..tools import Tool
-from . import Model, ProviderError
+from . import Model, Prompt, ProviderError
 
 HIT = re.compile(r"^(https?://\S+) line \d+\n(.*?)(?=\n\n\S+ line \d+\n|\Z)", re.M | re.S)
 
@@ -61,7 +61,8 @@ class Extractive(Model):
     name = "extractive:"
     pages, quotes = 3, 2  # pages read, passages quoted
 
-    def ask(self, system: str, said: Sequence[Said], tools: Sequence[Tool], max_tokens: int, closing: bool) -> Reply:
+    def ask(self, prompt: Prompt) -> Reply:
+        said, tools, closing = prompt.said, prompt.tools, prompt.closing
         query = list(dict.fromkeys(words(next(s for s in said if isinstance(s, str)))))
         turn, steps = sum(isinstance(s, Reply) for s in said), [s for s in said if isinstance(s, Step) and s.ok]
         search, reader = pick(tools, "pattern", "query"), pick(tools, "url")
@@ -107,8 +108,9 @@ class Script(Model):
     def for_cell(self, sample: Sample, repeat: int) -> Model:
         return Script(self.kind, self.seed, sample, repeat)
 
-    def ask(self, system: str, said: Sequence[Said], tools: Sequence[Tool], max_tokens: int, closing: bool) -> Reply:
+    def ask(self, prompt: Prompt) -> Reply:
         assert self.sample is not None
+        said, tools, closing = prompt.said, prompt.tools, prompt.closing
         turn, steps = sum(isinstance(s, Reply) for s in said), [s for s in said if isinstance(s, Step) and s.ok]
         search, reader = pick(tools, "pattern", "query"), None if closing else pick(tools, "url")
         if self.kind == "null":

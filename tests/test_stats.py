@@ -1,0 +1,230 @@
+"""Statistics: the worked values of the intervals, and the paired gap from a frame a reader can add up."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evalkit.stats import newcombe, paired_gap, wilson
+
+TABLE = json.loads((Path(__file__).parent / "cases" / "wilson_table.json").read_text())
+SCORES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+def tidy(a, b, clusters=None, metric="correct"):
+    """The tidy frame of two lists of values a sample: a number, a list of repeats, or None for not measured."""
+    rows = []
+    for condition, values in (("a", a), ("b", b)):
+        for i, value in enumerate(values):
+            cluster = clusters[i] if clusters else f"q{i}"
+            for repeat, one in enumerate(value if isinstance(value, list) else [value]):
+                rows.append((f"q{i}", cluster, condition, repeat, metric, one))
+    frame = pd.DataFrame(rows, columns=["sample_id", "cluster", "condition", "repeat", "metric", "value"])
+    return frame.astype({"value": float})
+
+
+def gap(a, b, clusters=None, **options):
+    return paired_gap(tidy(a, b, clusters), "correct", "a", "b", **options)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row['k']}/{row['n']}")
+def test_wilson_agrees_with_the_table(row):
+    assert wilson(row["k"], row["n"]) == pytest.approx((row["low"], row["high"]), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "low", "high"),
+    [(5, 10, 0.2366, 0.7634), (0, 10, 0, 0.2775), (10, 10, 0.7225, 1), (77, 100, 0.6785, 0.8416), (1, 1, 0.2065, 1),
+     (0, 1, 0, 0.7935), (1, 30, 0.0059, 0.1667), (29, 30, 0.8333, 0.9941), (3, 7, 0.1582, 0.7495)],
+)  # fmt: skip
+def test_wilson_gives_the_worked_values(k, n, low, high):
+    assert wilson(k, n) == pytest.approx((low, high), abs=5.1e-5)
+
+
+def test_no_data_is_the_whole_interval():
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_holds_the_rate_stays_in_bounds_and_mirrors(of):
+    k, n = of
+    low, high = wilson(k, n)
+    assert 0 <= low <= k / n <= high <= 1 and low < high
+    assert (low == 0) == (k == 0) and (high == 1) == (k == n)
+    assert wilson(n - k, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
+
+
+@pytest.mark.parametrize(("k", "n"), [(2, 1), (-1, 3), (1, 0), (float("nan"), 3)])
+def test_wilson_refuses_what_is_no_count_and_says_which(k, n):
+    with pytest.raises(ValueError, match=f"{k} successes of {n}"):
+        wilson(k, n)
+
+
+def test_newcombe_gives_the_worked_value():
+    assert newcombe(36, 12, 2, 0) == pytest.approx((0.20, 0.0569, 0.3404), abs=5.1e-5)
+
+
+CELLS = st.tuples(*[st.integers(0, 60)] * 4).filter(any)
+
+
+@given(CELLS)
+def test_newcombe_holds_the_difference_stays_in_bounds_and_mirrors(cells):
+    a, b, c, d = cells
+    difference, low, high = newcombe(a, b, c, d)
+    assert difference == pytest.approx((b - c) / sum(cells), abs=1e-12)
+    assert -1 <= low <= difference <= high <= 1 and low < high
+    assert newcombe(a, c, b, d) == pytest.approx((-difference, -high, -low), abs=1e-12)
+
+
+def test_newcombe_of_no_pairs_is_an_error():
+    with pytest.raises(ValueError, match="no pairs"):
+        newcombe(0, 0, 0, 0)
+
+
+def test_the_gap_of_a_small_frame_is_the_mean_of_its_differences():
+    found = gap([1, 1, 0, 1], [0, 1, 0, 0])
+    assert (found.estimate, found.n, found.clusters, found.unmatched) == (0.5, 4, 4, ())
+    assert found.low < 0.5 < found.high
+
+
+def test_repeats_are_averaged_first_so_four_samples_of_five_repeats_are_four():
+    found = gap([[1, 1, 1, 1, 0], [0] * 5, [1] * 5, [1, 0, 0, 0, 0]], [[0] * 5, [0] * 5, [1] * 5, [0] * 5])
+    assert (found.n, found.clusters) == (4, 4)
+    assert found.estimate == pytest.approx((0.8 + 0 + 0 + 0.2) / 4)
+    once = gap([0.8, 0, 1, 0.2], [0, 0, 1, 0])
+    assert found == pytest.approx(once)
+
+
+def test_a_sample_with_many_repeats_weighs_no_more_than_one_with_few():
+    assert gap([[1] * 9, 0], [[0], [0, 0, 1]]).estimate == pytest.approx((1 - 1 / 3) / 2)
+
+
+def test_a_missing_value_is_no_zero():
+    assert gap([[1, None], 1], [[0, 0], 1]).estimate == 0.5
+
+
+def test_samples_measured_on_one_side_are_listed_and_left_out():
+    found = gap([1, 1, None, 1], [0, None, 1, 0])
+    assert (found.n, found.estimate, found.unmatched) == (2, 1.0, ("q1", "q2"))
+
+
+def test_other_metrics_and_conditions_do_not_count():
+    other = tidy([0, 0], [1, 1], metric="cited")
+    third = tidy([0, 0], [0, 0]).assign(condition="c")
+    assert paired_gap(pd.concat([tidy([1, 1], [0, 1]), other, third]), "correct", "a", "b").estimate == 0.5
+
+
+def test_any_column_can_be_the_comparison_and_any_the_cluster():
+    frame = tidy([1, 0, 1], [0, 0, 0]).rename(columns={"condition": "model"}).assign(family=["x", "x", "y"] * 2)
+    found = paired_gap(frame, "correct", "a", "b", cluster="family", by="model")
+    assert (found.estimate, found.n, found.clusters) == (pytest.approx(2 / 3), 3, 2)
+
+
+@pytest.mark.parametrize(("a", "b"), [([1, None], [None, 1]), ([1, 1], [None, None]), ([], [])])
+def test_no_overlap_is_an_error_that_names_metric_and_conditions(a, b):
+    with pytest.raises(ValueError, match="'correct' under both 'a' and 'b'"):
+        gap(a, b)
+
+
+PAIRS = st.lists(st.tuples(SCORES, SCORES, st.sampled_from("xyz")), min_size=1, max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(PAIRS, st.integers(0, 9))
+def test_the_same_seed_gives_the_same_figures_and_swapping_mirrors_them(pairs, seed):
+    frame = tidy([a for a, _, _ in pairs], [b for _, b, _ in pairs], [c for _, _, c in pairs])
+    found = paired_gap(frame, "correct", "a", "b", seed=seed)
+    swapped = paired_gap(frame, "correct", "b", "a", seed=seed)
+    assert paired_gap(frame, "correct", "a", "b", seed=seed) == found
+    assert (swapped.estimate, swapped.low, swapped.high) == pytest.approx((-found.estimate, -found.high, -found.low))
+    assert swapped[3:] == found[3:]
+
+
+@settings(max_examples=40, deadline=None)
+@given(PAIRS)
+def test_the_interval_has_a_width_and_holds_the_gap(pairs):
+    frame = tidy([a for a, _, _ in pairs], [b for _, b, _ in pairs], [c for _, _, c in pairs])
+    found = paired_gap(frame, "correct", "a", "b")
+    assert -1 <= found.low <= found.estimate <= found.high <= 1
+    assert found.high - found.low > 0.01
+
+
+def test_the_seed_decides_the_draws():
+    a, b = list(np.linspace(0, 1, 20)), list(np.linspace(1, 0, 20) ** 2)
+    assert gap(a, b, seed=1)[1:3] != gap(a, b, seed=2)[1:3]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [([1] * 6, [1] * 6), ([1] * 6, [0] * 6), ([0.75] * 6, [0.5] * 6), ([0.3, 0.4, 0.5], [0.2, 0.3, 0.4])],
+    ids=["all right", "always better", "a constant share", "constant but for rounding"],
+)
+def test_a_constant_difference_gives_an_interval_with_a_width(a, b):
+    found = gap(a, b)
+    assert found.low <= found.estimate <= found.high
+    assert found.high - found.low > 0.05
+
+
+def test_clusters_with_the_same_mean_difference_give_an_interval_with_a_width():
+    found = gap([1, 0] * 3, [0, 0] * 3, ["x", "x", "y", "y", "z", "z"])
+    assert found.estimate == 0.5
+    assert found.low < 0.49 and found.high > 0.51
+
+
+def test_one_cluster_still_gives_a_stated_interval():
+    found = gap([1, 0.5, 0], [0, 0.5, 0.25], ["x"] * 3)
+    assert (found.n, found.clusters) == (3, 1)
+    assert (found.estimate, found.low, found.high) == (0.25, -1, 1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [([5, 4, 5, 3, 5], [1, 2, 1, 1, 3]), ([5, 5, 5], [2, 2, 2])], ids=["varied", "constant"]
+)
+def test_a_metric_on_another_scale_keeps_its_interval_around_the_gap(a, b):
+    found = gap(a, b)
+    assert found.low < found.estimate < found.high
+
+
+def coverage(draw, truth, trials, seed):
+    """Share of trials whose interval holds the truth; draw(rng) gives a, b and clusters."""
+    rng = np.random.default_rng(seed)
+    held = 0
+    for trial in range(trials):
+        found = gap(*draw(rng), seed=trial)
+        held += found.low <= truth <= found.high
+    return held / trials
+
+
+def graded(rng):
+    ability = rng.uniform(0.2, 0.6, 40)
+    return list(ability + rng.uniform(-0.1, 0.4, 40)), list(ability + rng.uniform(-0.2, 0.2, 40)), None
+
+
+def right_or_wrong(rng):
+    ease = rng.uniform(0, 1, 60)
+    return list(1.0 * (rng.uniform(size=60) < 0.2 + 0.8 * ease)), list(1.0 * (rng.uniform(size=60) < 0.8 * ease)), None
+
+
+def in_families(rng):
+    family = np.repeat(np.arange(30), 4)
+    shared, own = rng.uniform(-0.2, 0.4, 30)[family], rng.uniform(-0.1, 0.1, 120)
+    return list(0.5 + shared + own), [0.5] * 120, [f"f{i}" for i in family]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("draw", "truth"),
+    [(graded, 0.15), (right_or_wrong, 0.2), (in_families, 0.1)],
+    ids=["graded", "right or wrong", "in families"],
+)
+def test_the_interval_of_the_gap_holds_the_truth_as_often_as_it_says(draw, truth):
+    assert 0.93 <= coverage(draw, truth, trials=600, seed=1) <= 0.97
+
+
+@pytest.mark.slow
+def test_taking_families_for_independent_would_hold_the_truth_too_seldom():
+    assert coverage(lambda rng: (*in_families(rng)[:2], None), truth=0.1, trials=200, seed=1) < 0.85
