@@ -1,11 +1,15 @@
-# make setup | demo | test | lint | lab. Everything is installed into .venv; nothing else on the machine is touched.
+# make setup | demo | smoke | eval | test | test-slow | test-live | lint | lab | bench. Everything is installed into .venv; nothing else on the machine is touched.
 PY := .venv/bin/python
 export IPYTHONDIR := $(CURDIR)/.venv/ipython
 NOTEBOOK := $(PY) -m papermill --no-progress-bar --log-level ERROR --execution-timeout 1800
 MODEL ?= extractive:
+SUITE ?= docs_qa
 RUN ?= demo
+LOCAL := local:smollm2-135m
+HEADLINE = $(PY) -c "import json, sys; s = json.load(open(sys.argv[1] + '/summary.json')); print(); print(s['headline']); \
+  [print(c) for c in s['cost_per_correct']]; print('report:', sys.argv[1] + '/report.html')" $(CURDIR)/results/$(RUN)
 
-.PHONY: setup demo test test-slow lint lab
+.PHONY: setup demo eval smoke test test-slow test-live bench lint lab
 
 setup: .venv/.ok
 
@@ -23,22 +27,49 @@ setup: .venv/.ok
 	  > .venv/ipython/profile_default/ipython_kernel_config.py
 	@touch $@
 
-# The four notebooks, from questions to report. A second call measures nothing again.
+# The notebooks, from questions to report. A second call measures nothing again. Without MODEL the agent is extractive:,
+# which needs no key, and a very small local language model answers and judges the first six questions.
 demo: setup
 	@mkdir -p results/$(RUN)
 	$(NOTEBOOK) notebooks/curate.ipynb results/$(RUN)/curate.ipynb
 	$(NOTEBOOK) notebooks/run.ipynb results/$(RUN)/run.ipynb -p run_id "$(RUN)" -p model "$(MODEL)"
+ifeq ($(MODEL),extractive:)
+	$(NOTEBOOK) notebooks/run.ipynb results/$(RUN)/run-local.ipynb -p run_id "$(RUN)" -p model $(LOCAL) -p limit 6
+	$(NOTEBOOK) notebooks/judge.ipynb results/$(RUN)/judge.ipynb -p run_id "$(RUN)" -p judge $(LOCAL) -p limit 6 \
+	  -p models "$(LOCAL),script:null,script:oracle"
+else
+	$(NOTEBOOK) notebooks/judge.ipynb results/$(RUN)/judge.ipynb -p run_id "$(RUN)"
+endif
+	$(NOTEBOOK) notebooks/analyze.ipynb results/$(RUN)/analyze.ipynb -p runs "$(RUN)"
+	$(NOTEBOOK) notebooks/explore.ipynb results/$(RUN)/explore.ipynb -p run_id "$(RUN)"
+	@$(HEADLINE)
+
+# One model on one suite, all four notebooks: make eval MODEL=anthropic:claude-haiku-4-5 SUITE=docs_qa EFFORT=low
+eval: setup
+	@mkdir -p results/$(RUN)
+	$(NOTEBOOK) notebooks/curate.ipynb results/$(RUN)/curate.ipynb -p suite "$(SUITE)"
+	$(NOTEBOOK) notebooks/run.ipynb results/$(RUN)/run.ipynb -p run_id "$(RUN)" -p model "$(MODEL)" -p suite "$(SUITE)" \
+	  $(if $(EFFORT),-p effort $(EFFORT)) $(if $(BASE_URL),-p base_url $(BASE_URL)) $(if $(LIMIT),-p limit $(LIMIT))
 	$(NOTEBOOK) notebooks/judge.ipynb results/$(RUN)/judge.ipynb -p run_id "$(RUN)"
 	$(NOTEBOOK) notebooks/analyze.ipynb results/$(RUN)/analyze.ipynb -p runs "$(RUN)"
-	@$(PY) -c "import sys; from evalkit import report; t = report.frame(sys.argv[1]); print(); \
-	print(report.headline(t, report.gaps(t, 'correct', 'closed_book'), 'correct'))" results/$(RUN)
-	@echo "report: $(CURDIR)/results/$(RUN)/report.html"
+	@$(HEADLINE)
+
+# The same on three questions: does everything stand?
+smoke:
+	@$(MAKE) --no-print-directory eval RUN=smoke LIMIT=3
 
 test: setup
 	$(PY) -m pytest
 
 test-slow: setup
 	$(PY) -m pytest -m slow
+
+# One tool call and one judgement of the model named by MODEL over the network; skipped without its key or server.
+test-live: setup
+	EVALKIT_LIVE="$(MODEL)" $(PY) -m pytest -m live
+
+bench: setup
+	$(PY) tests/bench/client_cpu.py
 
 lint: setup
 	$(PY) -m ruff check .
@@ -48,4 +79,4 @@ lint: setup
 	$(PY) -m mypy
 
 lab: setup
-	$(PY) -m jupyterlab notebooks
+	$(PY) -m jupyterlab notebooks/explore.ipynb

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from . import pricing, scoring
-from .models import Model, Prompt, ProviderError
+from . import scoring
+from .models import Model, Prompt, ProviderError, cost
 from .records import Budget, Call, Condition, Failure, Reply, Said, Sample, Step, Trace, Usage
 from .tools import Tool, execute
 
@@ -37,7 +37,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                 said.append(AGAIN if closing == "empty" else CLOSE)
             reply = player.ask(Prompt(system, said, tools, allowance(budget, usage), bool(closing)))
             turns, api_calls, waited = turns + 1, api_calls + reply.attempts, waited + reply.waited
-            usage, usd = usage + reply.usage, usd + cost(model, reply, notes)
+            usage, usd = usage + reply.usage, usd + cost(model, reply.served, reply.usage, notes)
             reply = unique(reply, steps, notes)
             said.append(reply)
             notes |= reply.notes
@@ -62,7 +62,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                 stop = "abstained" if scoring.declined(reply.text) else "answered"
     except ProviderError as error:
         api_calls, waited, usage = api_calls + error.attempts, waited + error.waited, usage + error.usage
-        usd += cost(model, Reply(served=error.served, usage=error.usage), notes)
+        usd += cost(model, error.served, error.usage, notes)
         failure = Failure(where="provider", kind=error.kind, detail=error.detail)
     except Exception as error:  # a fault of ours is a missing measurement too, and must not end the run
         failure = Failure(where="agent", kind=type(error).__name__, detail=str(error)[:600])
@@ -114,13 +114,3 @@ def unique(reply: Reply, steps: list[Step], notes: dict[str, Any]) -> Reply:
         seen.add(call.id)
         calls.append(call)
     return reply.model_copy(update={"calls": tuple(calls)})
-
-
-def cost(model: Model, reply: Reply, notes: dict[str, Any]) -> float:
-    """USD of a reply at the served model, else at the requested one, which is noted."""
-    provider, _, requested = model.name.partition(":")
-    try:
-        return pricing.usd(reply.served or requested, reply.usage, provider) if model.priced else 0.0
-    except pricing.UnknownPrice:
-        notes["priced_as_requested"] = reply.served
-        return pricing.usd(requested, reply.usage, provider)

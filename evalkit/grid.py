@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from . import agent
 from .models import Model
-from .records import EVAL_VERSION, Cell, Record, Suite, Trace, Verdict, key, latest, load_rows
+from .records import CONTROLS, EVAL_VERSION, Cell, Record, Suite, Trace, Verdict, key, latest, load_rows
 
 Work = Callable[[str, Any], Trace | Verdict]
 _gate = threading.Lock()
@@ -25,6 +25,14 @@ _gate = threading.Lock()
 
 class Busy(RuntimeError):
     """Another process fills the same run for the same model."""
+
+
+class Stopped(RuntimeError):
+    """The run was stopped before its end; what was measured is safe."""
+
+
+class SetupChanged(RuntimeError):
+    """The run holds measurements of the same cells that were made with another setup."""
 
 
 def plan(
@@ -86,12 +94,13 @@ def read(path: Path) -> tuple[list[Any], list[str]]:
 
 def fill(
     path: Path, cells: Mapping[str, Any], work: Work, executor: Executor | None = None, workers: int = 8,
-    who: str = "", patience: float = 0.0,
+    who: str = "", patience: float = 0.0, watch: Callable[[Any], str] | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Do `work(key, cell)` for every cell that has no finished row in `path`; each result is one appended line.
 
     A failed row is owed again, a wrong answer never. Raises Busy when another process fills this file for the same
-    `who` for longer than `patience` seconds. An interrupt lets running cells finish: they have been paid for.
+    `who` for longer than `patience` seconds. An interrupt lets running cells finish: they have been paid for. `watch`
+    sees every row and may say why to stop; then running cells finish too, and Stopped is raised.
     """
     name = re.sub(r"[^A-Za-z0-9.-]", "_", f"{path.stem}-{who}")
     locks = path.parent / ".locks"
@@ -106,16 +115,20 @@ def fill(
     futures: list[Any] = []
     try:
         (locks / f"{name}.pid").write_text(str(os.getpid()))
-        done = {row.key for row in latest(read(path)[0]) if row.failure is None}
+        rows = latest(read(path)[0])
+        refuse_mixing(path, rows, cells)
+        done = {row.key for row in rows if row.failure is None}
         owed = {k: cell for k, cell in cells.items() if k not in done}
         counts = {"cells": len(cells), "done_before": len(cells) - len(owed), "done": 0, "failed": 0, "usd": 0.0}
         show = progress(len(owed))
         futures += [pool.submit(_measure, path, work, k, cell) for k, cell in owed.items()]
         for future in as_completed(futures):
-            failed, usd = future.result()
-            counts["failed" if failed else "done"] += 1
-            counts["usd"] += usd
+            row = future.result()
+            counts["done" if row.failure is None else "failed"] += 1
+            counts["usd"] += row.usd
             show(counts)
+            if watch and (why := watch(row)):
+                raise Stopped(f"{why} {counts['done']:g} cells were measured and are safe.")
     finally:
         for future in futures:
             future.cancel()
@@ -126,10 +139,25 @@ def fill(
     return counts
 
 
-def _measure(path: Path, work: Work, k: str, cell: Any) -> tuple[bool, float]:
+def _measure(path: Path, work: Work, k: str, cell: Any) -> Trace | Verdict:
     row = work(k, cell)
     append(path, row)
-    return row.failure is not None, row.usd
+    return row
+
+
+def refuse_mixing(path: Path, rows: Sequence[Any], cells: Mapping[str, Any]) -> None:
+    """Raise SetupChanged, naming the parts, when a cell's place holds a measurement that another setup made."""
+    measured = {row.slot: row for row in rows if isinstance(row, Trace) and row.failure is None}
+    parts: set[str] = set()
+    for k, cell in cells.items():
+        row = measured.get(cell.slot) if isinstance(cell, Cell) else None
+        if row and row.key != k and row.model not in CONTROLS:
+            parts |= {name for name in row.setup | cell.setup if row.setup.get(name) != cell.setup.get(name)}
+    if parts:
+        raise SetupChanged(
+            f"{path} holds measurements of these cells made with another setup; changed: {', '.join(sorted(parts))}. "
+            f"Use another run_id, so that the two are never mixed."
+        )
 
 
 def append(path: Path, row: Record) -> None:

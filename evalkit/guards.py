@@ -1,18 +1,25 @@
-"""A notebook's banner and parameters, checked before anything is paid."""
+"""Before: parameters, prices, corpus, equality, cost. During: faults and money. After: what a reader should know."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 from pydantic import TypeAdapter
 
-from .records import ROOT
+from . import grid, pricing
+from .fetch import entry
+from .models import Model
+from .records import ROOT, Cell, Suite, Trace, Usage, latest
+from .suites import pages
 
-CONTROLS = ("script:null", "script:random", "script:oracle")  # floor, chance, ceiling
 BANNER = "**NOT FINISHED.** This notebook is running, or stopped before its last cell; rows of finished cells are safe."
 SECRET = re.compile(r"\b(sk|pk|gsk|xai|hf|ghp)[-_][\w-]{10,}|\bBearer\s+\S+", re.I)
 TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
@@ -55,6 +62,106 @@ def parameters(scope: dict[str, Any]) -> Any:
             raise ValueError(f"parameter {name!r} is text, papermill has made {value!r} of it; write -r {name} TEXT")
         scope[name] = typed_value(name, declared[name], value)
     return pd.DataFrame({"value": {name: str(scope[name]) for name in declared}}).rename_axis("parameter")
+
+
+def differences(suite: Suite) -> list[str]:
+    """Fields beside tools and instructions in which the conditions of a suite differ: none, if they are comparable."""
+    first = suite.conditions[0]
+    return [f for f in ("system", "budget") if any(getattr(c, f) != getattr(first, f) for c in suite.conditions)]
+
+
+def preflight(suite: Suite, model: Model, path: Path, cells: Mapping[str, Cell], max_usd: float = 0.0) -> Any:
+    """What a reader should know before the first paid request, as a frame; raises where something is missing.
+
+    UnknownPrice, CorpusError, grid.SetupChanged, and ValueError for a condition that needs a network there is not.
+    """
+    import pandas as pd
+
+    provider, _, name = model.name.partition(":")
+    if model.priced:
+        pricing.usd(name, Usage(), provider)
+    corpus = (
+        f"{suite.corpus}, {len(pages(suite.corpus).text)} pages, {suite.corpus_sha[:16]}" if suite.corpus else "none"
+    )
+    for condition in {c.condition.name for c in cells.values() if c.condition.network and not model.replayed}:
+        try:
+            socket.getaddrinfo(urlsplit(entry(suite.corpus)["url"]).hostname, 443)
+        except OSError:
+            raise ValueError(f"condition {condition} needs the web, and there is no network; leave it out") from None
+    rows = latest(grid.read(path)[0])
+    grid.refuse_mixing(path, rows, cells)
+    done = {row.key for row in rows if row.failure is None} & cells.keys()
+    owed = [cell for k, cell in cells.items() if k not in done]
+    paid = [row.usd for row in rows if row.model == model.name and row.failure is None]
+    expected = (
+        f"{len(owed) * sum(paid) / len(paid):.2f} USD, as {len(paid)} cells before" if paid else "nothing to go by yet"
+    )
+    unequal = differences(suite)
+    return pd.DataFrame({"": {
+        "model": model.name,
+        "cells owed": f"{len(owed)} of {len(cells)}",
+        "prices": pricing.source() if model.priced else "no call costs money",
+        "expected cost": expected if model.priced else "0",
+        "worst-case cost": f"{sum(worst(cell, name, provider) for cell in owed):.2f} USD" if model.priced else "0",
+        "stops at": f"{max_usd:.2f} USD" if max_usd else "no limit set (max_usd)",
+        "corpus": corpus,
+        "conditions": f"NOT EQUAL in {', '.join(unequal)}" if unequal else "equal but for tools and their instructions",
+        "samples": f"{len(suite.samples)}, sha256 {suite.sha[:16]}" + ", changed since frozen" * (not suite.frozen),
+    }})  # fmt: skip
+
+
+def worst(cell: Cell, model: str, provider: str) -> float:
+    """USD a cell can cost at most: every turn used, every result and reply at its limit, 4 characters a token."""
+    budget, tools = cell.condition.budget, cell.condition.tools(cell.sample)
+    turns = budget.turns + 1 if tools else 1
+    longest = max((t.limit for t in tools), default=0)
+    base = len(cell.condition.system + cell.condition.instructions + cell.sample.prompt) / 4 + 300 * len(tools)
+    grown = base + budget.tool_calls * longest / 4 * bool(tools) + turns * budget.reply_tokens
+    usage = Usage(input=int(turns * grown), output=turns * budget.reply_tokens)
+    usd = pricing.usd(model, usage, provider)
+    return min(usd, budget.usd) if budget.usd else usd
+
+
+def watch(max_usd: float = 0.0, stop_when: float = 0.5) -> Callable[[Any], str]:
+    """A watch for grid.fill: stops at a refused key, at `max_usd`, and when more than `stop_when` of ten rows fail."""
+    seen = {"rows": 0, "failed": 0, "usd": 0.0}
+
+    def why(row: Any) -> str:
+        kind = row.failure.kind if row.failure and row.failure.where == "provider" else ""
+        seen["rows"], seen["failed"], seen["usd"] = seen["rows"] + 1, seen["failed"] + bool(kind), seen["usd"] + row.usd
+        if kind in ("http_401", "http_402", "http_403"):
+            return f"Stopped: the provider refuses this key or account ({kind}: {row.failure.detail[:200]})."
+        if seen["rows"] >= 10 and seen["failed"] > stop_when * seen["rows"]:
+            return (
+                f"Stopped: {seen['failed']:g} of {seen['rows']:g} cells failed at the provider, the last with {kind}."
+            )
+        return f"Stopped: {seen['usd']:.4f} USD spent, the limit is {max_usd}." if 0 < max_usd <= seen["usd"] else ""
+
+    return why
+
+
+def after(rows: Sequence[Trace]) -> list[str]:
+    """What a reader of these rows should know: failures, other models served, aliases, what was cut or dropped."""
+    found: list[str] = []
+    failed = sum(row.failure is not None for row in rows)
+    if failed:
+        found.append(f"{failed} of {len(rows)} cells failed" + (": incomplete" if failed > 0.1 * len(rows) else ""))
+    for asked, served in sorted({(r.model, r.served) for r in rows if r.served}):
+        name = asked.partition(":")[2].partition("@")[0]
+        if name != re.sub(r"-(\d{8}|\d{4}-\d\d-\d\d)$", "", served) and name != served:
+            found.append(f"{asked} was served by {served}")
+        if re.search(r"latest|preview|free", served):
+            found.append(f"{served} is an alias: a point-in-time observation, not reproducible")
+    cut = [r for r in rows if r.stop == "truncated"]
+    if cut:
+        thought = sum(not r.answer and r.usage.reasoning > 0 for r in cut)
+        found.append(
+            f"{len(cut)} replies hit their output limit" + f", {thought} of them by reasoning alone" * (thought > 0)
+        )
+    malformed = sum(step.call.malformed for row in rows for step in row.steps)
+    found += [f"{malformed} tool calls were malformed and not run"] * bool(malformed)
+    dropped = sorted({name for row in rows for name in row.notes.get("dropped", [])})
+    return found + [f"parameters the model does not take were left out: {', '.join(dropped)}"] * bool(dropped)
 
 
 def _injected(cells: list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 ROOT = Path(__file__).resolve().parents[1]  # the project folder: data/, notebooks/ and results/ stand in it
 EVAL_VERSION = "1"  # raised when the loop or a tool changes what the same cell measures
+CONTROLS = ("script:null", "script:random", "script:oracle")  # floor, chance and ceiling of every figure
 SLOT = ("suite", "sample_id", "condition", "model", "options", "repeat")  # where a measurement stands in its run
 
 Stop = Literal["answered", "submitted", "abstained", "refused", "truncated",
@@ -228,10 +229,14 @@ class Verdict(Record):
 
     key: str
     of: tuple[str, ...]
-    by: str
+    by: str  # rule:NAME, or stage:judge
+    served: str = ""
     values: dict[str, float | None] = Field(default_factory=dict)
     why: Text = ""
+    notes: dict[str, Json] = Field(default_factory=dict)
+    usage: Usage = Usage()
     usd: float = 0.0
+    seconds: float = 0.0
     failure: Failure | None = None
 
     @property

@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from . import grid, stats
-from .guards import CONTROLS
-from .records import Sample, Trace, latest
+from .records import CONTROLS, EVAL_VERSION, Sample, Trace, Verdict, latest
 from .suites import SuiteError, load_suite
 
 COLUMNS = ["key", "run_id", "suite", "sample_id", "cluster", "condition", "model", "effort", "repeat", "stop",
@@ -20,15 +19,15 @@ COLUMNS = ["key", "run_id", "suite", "sample_id", "cluster", "condition", "model
 PathLike = str | Path
 
 
-def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | None, dict[str, Any]]]:
-    """Every trace that counts, with its sample if the suite still has it and its verdicts {by: values}."""
-    found: list[tuple[Trace, Sample | None, dict[str, Any]]] = []
+def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | None, dict[str, Verdict]]]:
+    """Every trace that counts, with its sample if the suite still has it and its verdicts by author."""
+    found: list[tuple[Trace, Sample | None, dict[str, Verdict]]] = []
     samples: dict[str, dict[str, Sample]] = {}
     for run_dir in [run_dirs] if isinstance(run_dirs, PathLike) else run_dirs:
-        verdicts: dict[str, dict[str, Any]] = {}
+        verdicts: dict[str, dict[str, Verdict]] = {}
         for verdict in latest(grid.read(Path(run_dir) / "verdicts.jsonl")[0]):
             if len(verdict.of) == 1:
-                verdicts.setdefault(verdict.of[0], {})[verdict.by] = verdict.values
+                verdicts.setdefault(verdict.of[0], {})[verdict.by] = verdict
         for trace in latest(grid.read(Path(run_dir) / "traces.jsonl")[0]):
             if trace.suite not in samples:
                 try:
@@ -43,24 +42,25 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
 def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
     """One tidy row per (trace, metric) of the runs, with COLUMNS and one more a tag; models first, then controls.
 
-    `value` is null where a trace failed (`failure` then says why) and where the metric does not apply to it.
+    `value` is null where a trace or its judge failed (`failure` says why) and where the metric does not apply.
     """
     every = rows(run_dirs)
-    known = {(trace.suite, by, metric) for trace, _, said in every for by, values in said.items() for metric in values}
+    known = {(trace.suite, by, m) for trace, _, said in every for by, verdict in said.items() for m in verdict.values}
     tidy = []
     for trace, sample, said in every:
         same = {
             **{name: getattr(trace, name) for name in COLUMNS if name in Trace.model_fields},
             "cluster": sample.cluster if sample else trace.sample_id,
             "effort": trace.options.get("effort", ""),
-            "failure": trace.failure.kind if trace.failure else None,
             "tokens": trace.usage.total,
             **(sample.tags if sample else {}),
         }
-        metrics = {(by, m): v for by, values in said.items() for m, v in values.items()}
+        why = trace.failure.kind if trace.failure else None
+        metrics = [(by, m, v, f"judge: {verdict.failure.kind}" if verdict.failure else why)
+                   for by, verdict in said.items() for m, v in verdict.values.items()]  # fmt: skip
         if trace.failure:
-            metrics = {(by, m): None for suite, by, m in known if suite == trace.suite}
-        tidy += [same | {"by": by, "metric": m, "value": v} for (by, m), v in metrics.items()]
+            metrics = [(by, m, None, why) for suite, by, m in sorted(known) if suite == trace.suite]
+        tidy += [same | {"by": by, "metric": m, "value": v, "failure": fault} for by, m, v, fault in metrics]
     tags = list(dict.fromkeys(c for row in tidy for c in row if c not in COLUMNS))
     return pd.DataFrame(tidy, columns=COLUMNS + tags).astype({"value": float, "usd": float, "seconds": float})
 
@@ -97,6 +97,69 @@ def gaps(tidy: pd.DataFrame, metric: str, baseline: str, seed: int = 0) -> pd.Da
     return pd.DataFrame(table, columns=["model", "condition", "against", *stats.Gap._fields])
 
 
+def lift(tidy: pd.DataFrame, metric: str, model: str, condition: str, baseline: str, seed: int = 0) -> pd.DataFrame:
+    """The gap of one arm to the baseline within every tag; groups under 5 samples show a point and no interval."""
+    mine, table = tidy[tidy["model"] == model], []
+    for tag in [c for c in tidy if c not in COLUMNS]:
+        for value, group in mine.groupby(tag):
+            try:
+                gap = stats.paired_gap(group, metric, condition, baseline, seed=seed)
+            except ValueError:  # nothing to pair in this group
+                continue
+            low, high = (gap.low, gap.high) if gap.n >= 5 else (None, None)
+            table.append((f"{tag}: {value}", gap.estimate, low, high, gap.n))
+    return pd.DataFrame(table, columns=["group", "estimate", "low", "high", "n"])
+
+
+def judge_worth(tidy: pd.DataFrame, judge: str, rule: str = "correct") -> tuple[stats.Agreement, str]:
+    """How far a judge (`grade:MODEL`) agrees with the rules on the traces both scored, and a sentence that says it."""
+    passed = tidy[(tidy["by"] == judge) & (tidy["metric"] == "pass")]
+    rules = tidy[(tidy["metric"] == rule) & tidy["by"].str.startswith("rule:")]
+    both = passed.merge(rules[["run_id", "key", "value"]], on=["run_id", "key"], suffixes=("", "_rule"))
+    both = both.dropna(subset=["value", "value_rule"])
+    found = stats.agreement(both["value"], both["value_rule"])
+    missing, order = int(passed["value"].isna().sum()), controls(tidy[tidy["by"] == judge], "pass")
+    facts = f"{found.n} answers judged, {missing} judgements missing"
+    if not found.n:
+        return found, f"{judge} has judged nothing that the rules scored ({facts})."
+    kappa = "not defined: one side says the same of everything" if found.kappa is None else f"{found.kappa:.2f}"
+    facts += f", agreement {found.agreement:.2f}, kappa {kappa}"
+    facts += f", it passes {found.judge_rate:.2f} and the rules {found.people_rate:.2f}"
+    believed = "in order" in order and found.kappa is not None and found.kappa >= 0.4
+    verdict = "agrees with the rules well enough to be read" if believed else "cannot be believed"
+    return found, f"{judge} {verdict}: {facts}. {order}"
+
+
+def summary(tidy: pd.DataFrame, baseline: str, metric: str, made: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+    """What a machine should read of a report: metrics with intervals and n, gaps, cost, seconds, provenance."""
+    cells = tidy.drop_duplicates(["run_id", "key"]).groupby(["model", "condition"], sort=False)
+    cost = cells.agg(usd=("usd", "sum"), tokens=("tokens", "sum"), median_seconds=("seconds", "median")).reset_index()
+    tables = {m: rates(tidy, m) for m in tidy["metric"].unique()}
+    return {
+        "eval_version": EVAL_VERSION,
+        "headline": headline(tidy, gaps(tidy, metric, baseline, seed), metric),
+        "metric": metric,
+        "baseline": baseline,
+        "metrics": {m: json.loads(t.to_json(orient="records")) for m, t in tables.items()},
+        "gaps": json.loads(gaps(tidy, metric, baseline, seed).to_json(orient="records")),
+        "cost_per_correct": cost_per_correct(tidy, metric),
+        "cost": json.loads(cost.to_json(orient="records")),
+        "provenance": made,
+    }
+
+
+def cost_per_correct(tidy: pd.DataFrame, metric: str) -> list[str]:
+    """One line per model and condition: right of measured, and what each right one cost."""
+    lines = []
+    mine = tidy[(tidy["metric"] == metric) & ~tidy["model"].isin(CONTROLS)]
+    for (model, condition), group in mine.groupby(["model", "condition"], sort=False):
+        right, usd = float(group["value"].sum()), float(group["usd"].sum())
+        each = f"{usd / right:.4f} USD each" if right else "no cost per correct"
+        price = f"{usd:.4f} USD, {each}" if usd else "not priced"
+        lines.append(f"{model} {condition}: {right:g} right of {group['value'].count()}, {price}")
+    return lines
+
+
 def headline(tidy: pd.DataFrame, table: pd.DataFrame, metric: str) -> str:
     """The answer in a sentence a gap, made of the numbers; withheld for a model of which over 10 % is missing."""
     said = []
@@ -107,8 +170,10 @@ def headline(tidy: pd.DataFrame, table: pd.DataFrame, metric: str) -> str:
         if missing > 0.1:
             said.append(f"Nothing is claimed for {gap.model}: {missing:.0%} of its measurements are missing.")
         elif gap.low <= 0 <= gap.high:
-            said.append(f"No difference between {gap.condition} and {gap.against} was shown for {gap.model}: "
-                        f"{gap.estimate:+.2f} {facts}.")  # fmt: skip
+            said.append(
+                f"No difference between {gap.condition} and {gap.against} was shown for {gap.model} on "
+                f"{metric}: {gap.estimate:+.2f} {facts}; one of {gap.detectable:.2f} or more would have been."
+            )
         else:
             word = "better" if gap.estimate > 0 else "worse"
             said.append(f"With {gap.condition}, {gap.model} scored {abs(gap.estimate):.2f} {word} on {metric} "
@@ -149,6 +214,14 @@ def plot_gaps(table: pd.DataFrame, ax: Any, metric: str) -> Any:
     return _intervals(
         table, ax, table["model"] + " · " + table["condition"] + " over " + table["against"], [(c, c) for c in colors]
     )
+
+
+def plot_lift(table: pd.DataFrame, ax: Any, title: str) -> Any:
+    """The gap within each group; a group under 5 samples is a hollow point without an interval."""
+    styles = [("0.6", "white") if pd.isna(low) else ("C0", "C0") for low in table["low"]]
+    ax.axvline(0, color="0.3", lw=1)
+    ax.set(xlim=(-1.05, 1.05), xlabel="paired gap, 95 % interval", title=title.replace("$", r"\$"))
+    return _intervals(table, ax, table["group"] + "  (" + table["n"].astype(str) + ")", styles)
 
 
 def _intervals(table: pd.DataFrame, ax: Any, labels: pd.Series, styles: Sequence[tuple[str, str]]) -> Any:

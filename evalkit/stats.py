@@ -18,6 +18,18 @@ class Gap(NamedTuple):
     n: int
     clusters: int
     unmatched: tuple[str, ...]  # samples measured on one side only
+    detectable: float  # the smallest gap this comparison could have seen, 80 times in 100
+
+
+class Agreement(NamedTuple):
+    """How far a judge and people (or rules) say the same of the same 0/1 items."""
+
+    agreement: float | None
+    kappa: float | None  # of 1 at most, 0 is chance; None where one side says the same of everything
+    n: int
+    judge_rate: float | None
+    people_rate: float | None
+    confusion: tuple[int, int, int, int]  # both 1, judge 1 only, people 1 only, both 0
 
 
 def wilson(k: float, n: float, alpha: float = 0.05) -> tuple[float, float]:
@@ -83,4 +95,58 @@ def paired_gap(
         _, low, high = newcombe(*(int(np.sum(cell)) for cell in (one & two, one & ~two, ~one & two, ~one & ~two)))
     else:
         low, high = -1.0, 1.0
-    return Gap(estimate, max(-1.0, float(low)), min(1.0, float(high)), len(pairs), clusters, unmatched)
+    seen = detectable_gap(float(np.var(first - second, ddof=1)) if len(pairs) > 1 else 1.0, len(pairs))
+    return Gap(estimate, max(-1.0, float(low)), min(1.0, float(high)), len(pairs), clusters, unmatched, seen)
+
+
+def detectable_gap(variance: float, n: int, alpha: float = 0.05, power: float = 0.8) -> float:
+    """The smallest paired gap that n samples show with this power, at this variance of the paired differences.
+
+    Miller 2024 (arXiv 2411.00640), equation for n solved for the gap. Where no pair differs the rule of three bounds
+    the share of pairs that could.
+    """
+    from scipy.stats import norm
+
+    if variance <= 0:
+        return min(1.0, 3 / n)
+    return float(min(1.0, (norm.ppf(1 - alpha / 2) + norm.ppf(power)) * (variance / n) ** 0.5))
+
+
+def samples_needed(variance: float, gap: float, alpha: float = 0.05, power: float = 0.8) -> int:
+    """Paired samples that show `gap` with this power (Miller 2024, arXiv 2411.00640)."""
+    from scipy.stats import norm
+
+    return int(np.ceil((norm.ppf(1 - alpha / 2) + norm.ppf(power)) ** 2 * variance / gap**2))
+
+
+def mcnemar(b: int, c: int) -> tuple[float, float]:
+    """Exact and mid-p value of b against c discordant pairs, two-sided (Fagerland, Lydersen and Laake 2013)."""
+    from scipy.stats import binom, binomtest
+
+    if b + c == 0:
+        return 1.0, 1.0
+    exact = float(binomtest(b, b + c).pvalue)
+    return exact, min(1.0, exact - float(binom.pmf(b, b + c, 0.5)))
+
+
+def holm(p: Any) -> list[float]:
+    """Holm's adjusted p values, for claims (statsmodels)."""
+    from statsmodels.stats.multitest import multipletests
+
+    return [float(x) for x in multipletests(list(p), method="holm")[1]] if len(p) else []
+
+
+def agreement(judge: Any, people: Any) -> Agreement:
+    """Agreement, Cohen's kappa (1960; statsmodels), base rates and confusion of two lists of 0 and 1."""
+    from statsmodels.stats.inter_rater import cohens_kappa
+
+    if len(judge) != len(people):
+        raise ValueError(f"{len(judge)} judgements and {len(people)} labels; they must be of the same items")
+    one, two = np.asarray(judge, dtype=bool), np.asarray(people, dtype=bool)
+    cells = tuple(int(np.sum(cell)) for cell in (one & two, one & ~two, ~one & two, ~one & ~two))
+    if not len(one):
+        return Agreement(None, None, 0, None, None, (0, 0, 0, 0))
+    table = np.array([[cells[0], cells[1]], [cells[2], cells[3]]])
+    varied = 0 < one.mean() < 1 or 0 < two.mean() < 1
+    kappa = float(cohens_kappa(table).kappa) if varied else None
+    return Agreement(float((one == two).mean()), kappa, len(one), float(one.mean()), float(two.mean()), cells)  # type: ignore[arg-type]

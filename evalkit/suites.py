@@ -55,7 +55,8 @@ def load_suite(path: str | Path, allow_hosts: Sequence[str] = ()) -> Suite:
     corpus_sha = entry(spec["corpus"])["pages_sha256"] if spec.get("corpus") else ""
     return Suite(
         name=folder.name, kind=spec["kind"], path=folder, samples=tuple(samples), system=spec.get("system", "").strip(),
-        conditions=tuple(_condition(row, spec, Web(allow_hosts)) for row in spec["conditions"]), corpus=spec.get("corpus", ""),
+        conditions=tuple(_condition(row, spec, Web(allow_hosts)) for row in spec["conditions"]),
+        corpus=spec.get("corpus", ""),
         corpus_sha=corpus_sha, settings=spec.get("settings", {}), rules=tuple(spec.get("rules", [])),
         sha=sha, frozen=sha == spec.get("frozen"),
     )  # fmt: skip

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from .. import pricing
 from ..records import Reply, Said, Sample, Usage, clean
 from ..tools import Tool
 
@@ -51,6 +52,7 @@ class Model:
 
     name = ""  # as the user wrote it, provider included
     priced = False  # does a call cost money?
+    replayed = False  # does it answer from a recording?
     at_once = 0  # calls it takes at once; 0: any number
     options: dict[str, Any] = {}  # noqa: RUF012
 
@@ -186,6 +188,16 @@ def open_model(
 
         return Recording(model, record)
     return model
+
+
+def cost(model: Model, served: str, usage: Usage, notes: dict[str, Any]) -> float:
+    """USD of `usage` at the model that served it, else at the requested one, which is noted."""
+    provider, _, requested = model.name.partition(":")
+    try:
+        return pricing.usd(served or requested, usage, provider) if model.priced else 0.0
+    except pricing.UnknownPrice:
+        notes["priced_as_requested"] = served
+        return pricing.usd(requested, usage, provider)
 
 
 def parse_reply(body: dict[str, Any], wire: str) -> Reply:

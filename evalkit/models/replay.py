@@ -53,6 +53,8 @@ class Recording(Model):
 class Replay(Model):
     """Answers as the recorded model did; a request that was not recorded is a failure."""
 
+    replayed = True
+
     def __init__(self, name: str, options: dict[str, Any], path: str, repeat: int = 0, lines: Any = None):
         if not Path(path).is_file():
             raise ValueError(f"replay: {path} does not exist; record a run with -p record FILE first")

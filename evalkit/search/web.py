@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
@@ -88,14 +88,14 @@ class Web:
         timeout = urllib3.Timeout(connect=SECONDS, read=SECONDS)
         pool: urllib3.HTTPConnectionPool
         if parts.scheme == "https":
-            names = {"server_hostname": host, "assert_hostname": host}
+            names: dict[str, Any] = {"server_hostname": host, "assert_hostname": host}
             pool = urllib3.HTTPSConnectionPool(address, port, timeout=timeout, **names)
         else:
             pool = urllib3.HTTPConnectionPool(address, port, timeout=timeout)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         sent = {"Host": parts.netloc.rpartition("@")[2], "User-Agent": AGENT, "Accept": "text/html, text/*;q=0.9"}
         deadline, body = time.monotonic() + SECONDS, b""
-        how = {"headers": sent, "redirect": False, "retries": False, "preload_content": False}
+        how: dict[str, Any] = {"headers": sent, "redirect": False, "retries": False, "preload_content": False}
         try:
             with pool.urlopen("GET", path, **how) as response:
                 for chunk in response.stream(65_536, decode_content=True):
