@@ -99,12 +99,16 @@ def browser(run_dirs: Any, limit: int = 60) -> Any:
     tags = sorted({tag for _, sample, _ in found if sample for tag in sample.tags})
     for tag in tags:
         choices[tag] = lambda r, tag=tag: str(r[1].tags.get(tag, "")) if r[1] else ""  # type: ignore[misc]
+    values = {name: sorted({value(row) for row in found}) for name, value in choices.items()}
+    style = {"description_width": "6.5rem"}
     menus = {
-        name: w.Dropdown(description=name, options=["all", *sorted({value(r) for r in found})])
-        for name, value in choices.items()
-    }
-    search = w.Text(description="text", placeholder="in question, answer or results", continuous_update=False)
-    pick = w.Select(description="trace", rows=8, layout=w.Layout(width="60rem"))
+        name: w.Dropdown(description=name, options=["all", *options], style=style)
+        for name, options in values.items() if len(options) > 1
+    }  # fmt: skip
+    search = w.Text(
+        description="text", placeholder="in question, answer, results", continuous_update=False, style=style
+    )
+    pick = w.Select(description="trace", rows=8, layout=w.Layout(width="100%", max_width="60rem"))
     one, side = w.HTML(), w.HTML()
 
     def matches(row: Row) -> bool:
@@ -135,7 +139,7 @@ def browser(run_dirs: Any, limit: int = 60) -> Any:
         menu.observe(filtered, "value")
     pick.observe(opened, "value")
     filtered()
-    grid = w.GridBox([*menus.values(), search], layout=w.Layout(grid_template_columns="repeat(3, 20rem)"))
+    grid = w.GridBox([*menus.values(), search], layout=w.Layout(grid_template_columns="repeat(auto-fill, 21rem)"))
     widget = w.VBox([grid, pick, one, side])
     display(widget)
     display(HTML(table_html(found, limit)))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import lru_cache
 from importlib.metadata import version
+from pathlib import Path
 
 from .records import ROOT, Usage
 
@@ -16,16 +18,25 @@ class UnknownPrice(LookupError):
     """No price for this model; the message says what to add."""
 
 
+@lru_cache(maxsize=1)
+def _own(file: Path, changed: int) -> dict[str, dict[str, float]]:
+    rows = tomllib.loads(file.read_text("utf-8"))
+    if bad := [name for name, row in rows.items() if not {"input", "output"} <= row.keys()]:
+        raise ValueError(f"{file}: {', '.join(bad)} needs input and output, in USD per million tokens")
+    return rows
+
+
 def usd(served: str, usage: Usage, provider: str = "") -> float:
     """USD of `usage` at the served model, matched exactly or without one trailing date; raises UnknownPrice."""
     from genai_prices import Usage as Tokens
     from genai_prices import calc_price
 
     names = (served, re.sub(r"-(\d{8}|\d{4}-\d\d-\d\d)$", "", served))
-    own = tomllib.loads((ROOT / "data" / "prices.toml").read_text("utf-8"))
-    for row in (own[name] for name in names if name in own):
-        parts = ("input", "output", "cache_read", "cache_write")
-        return sum(getattr(usage, part) * row.get(part, row["input"]) for part in parts) / 1e6
+    own = _own(file, file.stat().st_mtime_ns) if (file := ROOT / "data" / "prices.toml").exists() else {}
+    for name in names:
+        if name in own:
+            parts = ("input", "output", "cache_read", "cache_write")
+            return sum(getattr(usage, part) * own[name].get(part, own[name]["input"]) for part in parts) / 1e6
     everything = usage.input + usage.cache_read + usage.cache_write  # genai-prices wants the sum
     tokens = Tokens(input_tokens=everything, output_tokens=usage.output,
                     cache_read_tokens=usage.cache_read, cache_write_tokens=usage.cache_write)  # fmt: skip

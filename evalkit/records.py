@@ -99,6 +99,8 @@ Said = str | Reply | Step  # a conversation: the user's words, the model's reply
 class Budget(Record):
     """What one cell may use; a spent budget ends in an answer, not in an exception."""
 
+    model_config = ConfigDict(extra="forbid")
+
     turns: int = 8
     tool_calls: int = 12  # of tools that count
     reply_tokens: int = 4_096  # of one reply
@@ -262,7 +264,7 @@ def key(*parts: Any) -> str:
 
 
 def load_rows(path: Path, kind: type[R]) -> tuple[list[R], list[str]]:
-    """All readable rows of a JSON-lines file, and one sentence for each line that could not be read.
+    """All readable rows of a JSON-lines file, and one sentence for each line that could not be read as it stands.
 
     A last line without its newline is a write that was cut off. NaN and Infinity are read as null.
     """
@@ -271,16 +273,18 @@ def load_rows(path: Path, kind: type[R]) -> tuple[list[R], list[str]]:
     data = path.read_bytes() if path.exists() else b""
     whole, _, torn = data.rpartition(b"\n")
     for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
+        odd: list[str] = []  # NaN and Infinity, which other tools write
         try:
-            rows.append(kind.model_validate(json.loads(line, parse_constant=lambda word: None)))
-        except ValueError as error:
+            rows.append(kind.model_validate(json.loads(line, parse_constant=odd.append)))
+            problems += [f"{path}:{number}: {', '.join(odd)} read as null"] if odd else []
+        except (ValueError, RecursionError) as error:
             problems.append(f"{path}:{number}: not a {kind.__name__}, left out ({short(reason(error))})")
     if torn:
         problems.append(f"{path}: a line cut off at byte {len(data) - len(torn)}, left out")
     return rows, problems
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """A validation error in one line: each field with what is wrong in it."""
     faults = error.errors() if isinstance(error, ValidationError) else []
     return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'line'}: {e['msg']}" for e in faults) or str(error)

@@ -35,8 +35,10 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
                 except SuiteError:  # the rows outlive the suite's folder; clusters and tags are then unknown
                     samples[trace.suite] = {}
             found.append((trace, samples[trace.suite].get(trace.sample_id), verdicts.get(trace.key, {})))
-    controls_last = {name: i for i, name in enumerate(CONTROLS, 1)}
-    return sorted(found, key=lambda row: controls_last.get(row[0].model, 0))
+    last = {name: i for i, name in enumerate(CONTROLS, 1)}
+    return sorted(
+        found, key=lambda r: (last.get(r[0].model, 0), r[0].sample_id, r[0].condition, r[0].model, r[0].repeat)
+    )
 
 
 def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
@@ -254,7 +256,7 @@ def _part(body: Any) -> tuple[str, Any]:
         body.savefig(file, format="svg", bbox_inches="tight")
         return "svg", file.getvalue().partition("<svg")[2]
     if isinstance(body, pd.DataFrame):
-        return "frame", (list(body), body.to_numpy().tolist())
+        return "frame", (list(body), body.astype(object).where(body.notna(), "").to_numpy().tolist())
     if isinstance(body, dict):
         return "json", json.dumps(body, indent=1)
     return ("traces" if isinstance(body, list) else "text"), body

@@ -25,7 +25,8 @@ OPENS = {"]": "[", "}": "{"}
 Values = dict[str, float | None]
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)")
 SENTENCE = re.compile(r"(?<=[.!?;。])\s+|\n+")
-SOURCES = re.compile(r"(^|(?<=[.!?]\s))\W*(sources?|references?|citations?)\W*:.*", re.I | re.M | re.S)
+SOURCES = re.compile(r"(?:^|(?<=[.!?] ))[^\w\n]*(?:sources?|references?|citations?)[^\w\n]*:\s*(?=\W*(?:\w+\W+){0,8}https?://).*",
+                     re.I | re.M | re.S)  # fmt: skip
 
 
 def _phrases() -> dict[str, re.Pattern[str]]:
@@ -63,7 +64,8 @@ def find_citations(text: str) -> list[Citation]:
 def same_page(url: str) -> str:
     """What tells one page from another: scheme, case of the host, `www.`, trailing slash and fragment do not."""
     path, _, query = re.sub(r"^[^/]*//[^/?#]*|#.*", "", url.strip()).partition("?")
-    return f"{host(url)}{path.rstrip('/')}?{query}"
+    port = re.match(r"[^/]*//[^/?#]*(:\d+)(?=[/?#]|$)", url.strip())
+    return f"{host(url)}{port[1] if port else ''}{path.rstrip('/')}?{query}"
 
 
 def host(url: str) -> str:
@@ -96,16 +98,24 @@ def _informs(sentence: str) -> bool:
     return not PHRASES["empty"].search(sentence) and not _declines(sentence) and len(re.findall(r"\w+|…", sentence)) > 1
 
 
-def denies(text: str) -> bool:
-    """Does the answer say that the thing asked for does not exist or is not documented?"""
-    return bool(PHRASES["denies"].search(QUOTED.sub("x", prose(text))))
+def denies(text: str, question: str = "") -> bool:
+    """Does the answer say that the thing asked for does not exist or is not documented?
+
+    An identifier of the question counts as a thing, so "there is no FSTDEP026" denies and "there is no need" does not.
+    """
+    asked = re.findall(r"[A-Za-z_$]*[a-z][A-Z]\w*|\w*[A-Za-z]\d\w*|\w+_\w+|`[^`]+`", question)
+    plain = prose(QUOTED.sub(lambda m: m.group()[1:-1] if " " not in m.group() else "thing", text))
+    for name in sorted({a.strip("`").lower() for a in asked}, key=len, reverse=True):
+        plain = plain.replace(name, "thing")
+    return bool(PHRASES["denies"].search(plain))
 
 
 def normal(text: str) -> str:
     """For comparing facts: case, spaces, accents, markdown and thousands separators do not count."""
     text = unicodedata.normalize("NFKD", text.replace("’", "'"))
     text = "".join(c for c in text if not unicodedata.combining(c)).lower()
-    text = re.sub(r"[`*\"“”]|(?<=\d)[,_' ](?=\d{3}(\D|$))", "", text)
+    text = re.sub(r"[`*\"“”]", "", text)
+    text = re.sub(r"(?<![\d.,])\d{1,3}(?:[,_' ]\d{3})+(?!\d)", lambda m: re.sub(r"\D", "", m.group()), text)
     return " ".join(re.sub(r"[\u2010-\u2015]", "-", text).split())
 
 
@@ -115,7 +125,7 @@ def states(text: str, forms: list[str]) -> bool:
     A form inside a longer accepted form shares its fate: "not 13-15 July 2011" does not state "July 2011".
     """
     plain = normal(text)
-    pattern = r"(?<!\w)(?<!\d[.,]){}(?!\w|[.,]\d)"
+    pattern = r"(?<!\w)(?<!\d[.,])(?<!\s-){}(?!\w|[.,]\d)"
     known = [re.escape(form) for form in map(normal, forms) if form]
     spans = [match.span() for form in known for match in re.finditer(pattern.format(form), plain)]
     negated = [(a, b) for a, b in spans if PHRASES["negates"].search(plain[:a].rstrip("'([ ") + " ")]
@@ -126,16 +136,16 @@ def docs_qa(sample: Sample, trace: Trace) -> Values:
     """Key fact (for traps: denial), citations against gold URLs and against what was read, abstention."""
     body, gold = SOURCES.sub("", trace.answer), [same_page(u) for u in sample.gold.get("urls", [])]
     trap = bool(sample.gold.get("trap"))
-    right = denies(body) if trap else states(body, sample.gold["key_fact"])
+    right = denies(body, sample.prompt) if trap else states(body, sample.gold["key_fact"])
     cited = [same_page(c.url) for c in trace.citations if c.url]
-    hosts = {g.partition("/")[0] for g in gold}
+    hosts = {host(url) for url in sample.gold.get("urls", [])}
     return {
         "correct": float(right),
         "key_fact": None if trap else float(right),
         "denies": float(right) if trap else None,
         "cited": float(bool(cited)),
         "cited_exact": _share(cited, gold) if gold else None,
-        "cited_host": float(any(c.partition("/")[0] in hosts for c in cited)) if gold else None,
+        "cited_host": float(any(host(c.url) in hosts for c in trace.citations)) if gold else None,
         "cited_read": _share(cited, _read(trace)),
         "abstained": float(trace.stop == "abstained"),
     }
@@ -146,11 +156,9 @@ def _share(cited: list[str], among: Sequence[str]) -> float | None:
 
 
 def _read(trace: Trace) -> list[str]:
-    """Pages whose text this run's own steps returned, by reading or as a search result."""
+    """Pages that this run's own steps read; a search result shows a page and does not read it."""
     steps = [s for s in trace.steps if s.ok and s.executed]
-    asked = [v for s in steps for v in s.call.args.values() if isinstance(v, str) and "://" in v]
-    found = [u for s in steps for u in re.findall(r"^(\S+://\S+) line \d", s.result, re.M)]
-    return [same_page(url) for url in asked + found]
+    return [same_page(s.call.args["url"]) for s in steps if isinstance(s.call.args.get("url"), str)]
 
 
 RULES: dict[str, Callable[[Sample, Trace], Values]] = {"docs_qa": docs_qa}

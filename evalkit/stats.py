@@ -69,8 +69,8 @@ def paired_gap(
 ) -> Gap:
     """Gap of `metric` between the levels a and b of column `by` of a tidy frame (report.frame), paired by sample.
 
-    Expanded percentile bootstrap over clusters (Hesterberg 2015). Where it is degenerate (one cluster, or every
-    difference the same) Newcombe's interval serves 0/1 values, and [-1, 1] others. ValueError without overlap.
+    Expanded percentile bootstrap over clusters (Hesterberg 2015). Where it is degenerate Newcombe's interval serves
+    independent 0/1 values that all differ alike, and the range of the values all else. ValueError without overlap.
     """
     from scipy.stats import norm, t
 
@@ -85,18 +85,22 @@ def paired_gap(
     total, size = sums["sum"].to_numpy(float), sums["count"].to_numpy(float)
     estimate, clusters = float(total.sum() / size.sum()), len(sums)
     unmatched = tuple(sorted(wide.index.get_level_values("sample_id")[wide.isna().any(axis=1)]))
-    if clusters > 1 and np.ptp(first - second) > 0:
+    bounded = min(first.min(), second.min()) >= 0 and max(first.max(), second.max()) <= 1
+    reach = 1.0 if bounded else float(np.ptp([*first, *second])) + abs(estimate)
+    if clusters > 1 and np.ptp(total / size) > 1e-9:
         weights = np.random.default_rng(seed).multinomial(clusters, np.full(clusters, 1 / clusters), size=DRAWS)
         means = (weights @ total) / (weights @ size)
         tail = norm.cdf((clusters / (clusters - 1)) ** 0.5 * t.ppf(0.025, clusters - 1))
         low, high = np.quantile(means, [tail, 1 - tail])
-    elif set(first) | set(second) <= {0.0, 1.0}:
+    elif 1 < clusters == len(pairs) and set(first) | set(second) <= {0.0, 1.0}:
         one, two = first == 1, second == 1
         _, low, high = newcombe(*(int(np.sum(cell)) for cell in (one & two, one & ~two, ~one & two, ~one & ~two)))
     else:
-        low, high = -1.0, 1.0
-    seen = detectable_gap(float(np.var(first - second, ddof=1)) if len(pairs) > 1 else 1.0, len(pairs))
-    return Gap(estimate, max(-1.0, float(low)), min(1.0, float(high)), len(pairs), clusters, unmatched, seen)
+        low, high = -reach, reach
+    seen = detectable_gap(float(np.var(total / size, ddof=1)), clusters) if clusters > 1 else reach
+    return Gap(
+        estimate, max(-reach, float(low)), min(reach, float(high)), len(pairs), clusters, unmatched, min(seen, reach)
+    )
 
 
 def detectable_gap(variance: float, n: int, alpha: float = 0.05, power: float = 0.8) -> float:
@@ -107,9 +111,9 @@ def detectable_gap(variance: float, n: int, alpha: float = 0.05, power: float = 
     """
     from scipy.stats import norm
 
-    if variance <= 0:
+    if variance <= 1e-18:
         return min(1.0, 3 / n)
-    return float(min(1.0, (norm.ppf(1 - alpha / 2) + norm.ppf(power)) * (variance / n) ** 0.5))
+    return float((norm.ppf(1 - alpha / 2) + norm.ppf(power)) * (variance / n) ** 0.5)
 
 
 def samples_needed(variance: float, gap: float, alpha: float = 0.05, power: float = 0.8) -> int:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .fetch import entry
+from .fetch import CorpusError, entry
 from .records import ROOT, Budget, Condition, Sample, Suite, key, reason
 from .scoring import RULES
 from .search import corpus
@@ -48,11 +48,20 @@ def load_suite(path: str | Path, allow_hosts: Sequence[str] = ()) -> Suite:
     no_rule = [rule for rule in spec.get("rules", []) if rule not in RULES]
     problems += [f"{shown(config)}: no rule {rule!r}; known: {', '.join(RULES)}" for rule in no_rule]
     problems += [f"{shown(config)}: no {k}; a suite needs it" for k in ("kind", "conditions") if not spec.get(k)]
+    known = {"name", "instructions", "tools", "network"}
+    for number, row in enumerate(spec.get("conditions", []), 1):
+        odd = sorted(row.keys() - known)
+        problems += [f"{shown(config)}: condition {number}: unknown key {k!r}; known: {', '.join(known)}" for k in odd]
+        problems += [f"{shown(config)}: condition {number} has no name"] * ("name" not in row)
+    try:
+        Budget(**spec.get("budget", {}))
+        corpus_sha = entry(spec["corpus"])["pages_sha256"] if spec.get("corpus") else ""
+    except (ValueError, CorpusError) as error:
+        problems.append(f"{shown(config)}: {reason(error)}")
     samples, faults = read_samples(file, spec.get("kind", ""))
     if problems + faults:
         raise SuiteError("\n".join(problems + faults))
     sha = hashlib.sha256(file.read_bytes()).hexdigest()
-    corpus_sha = entry(spec["corpus"])["pages_sha256"] if spec.get("corpus") else ""
     return Suite(
         name=folder.name, kind=spec["kind"], path=folder, samples=tuple(samples), system=spec.get("system", "").strip(),
         conditions=tuple(_condition(row, spec, Web(allow_hosts)) for row in spec["conditions"]),
@@ -86,19 +95,19 @@ def read_samples(file: Path, kind: str) -> tuple[list[Sample], list[str]]:
     samples: list[Sample] = []
     problems: list[str] = []
     seen: dict[str, int] = {}
-    for number, line in enumerate(file.read_text("utf-8-sig").split("\n") if file.exists() else [], 1):
+    for number, line in enumerate(file.read_bytes().split(b"\n") if file.exists() else [], 1):
         try:
-            if not line.strip():
+            if not line.removeprefix(b"\xef\xbb\xbf").strip():
                 continue
-            row = json.loads(line)
-            row["id"] = str(row.get("id") or key(row.get("prompt", row.get("question")))).strip()
-            sample = Sample.model_validate({"cluster": row["id"]} | row)
+            row = json.loads(line.decode("utf-8-sig"))
+            row_id = str(row.get("id", "")).strip() or key(row.get("prompt", row.get("question")))
+            sample = Sample.model_validate(row | {"id": row_id, "cluster": row.get("cluster") or row_id})
             faults = list(CHECKS[kind](sample)) if kind in CHECKS else []
             if sample.id.lower() in seen:
                 faults.append(f"id {sample.id!r} stands on line {seen[sample.id.lower()]} too; give each its own")
             seen.setdefault(sample.id.lower(), number)
             samples.append(sample)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             faults = [f"not a sample: {reason(error)}"]
         problems += [f"{shown(file)}:{number}: {fault}" for fault in faults]
     return samples, problems or [f"{shown(file)} holds no sample; write one JSON object a line"] * (not samples)

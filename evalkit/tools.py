@@ -79,15 +79,17 @@ def fit(result: str | Found, limit: int) -> tuple[str, bool]:
     found = result if isinstance(result, Found) else Found(result.split("\n"), result.count("\n") + 1, start=1)
     if not found.total:
         return "no match; try another word or a wider pattern", False
-    shown, size = 0, 0
-    while shown < len(found.items) and (size := size + len(found.items[shown]) + 1) <= limit + 1:
+    shown, size, gap = 0, 0, 1 if found.start else 2
+    while shown < len(found.items) and (size := size + len(found.items[shown]) + gap) <= limit + gap:
         shown += 1
     items = found.items[:shown] or [found.items[0][:limit] + "…"]
+    short = shown == 0  # one item alone is over the limit
     if found.start:
         last = found.start + len(items) - 1
-        more = last < found.total
-        items += [f"[lines {found.start}-{last} of {found.total}; go on with start_line={last + 1}]"] * more
-        return "\n".join(items), more
-    cut = len(items) < found.total
+        more = f"go on with start_line={last + 1}" if last < found.total else "the line is longer than can be shown"
+        cut = short or last < found.total
+        items = [*items, f"[lines {found.start}-{last} of {found.total}; {more}]"] if cut else items
+        return "\n".join(items), cut
+    cut = short or len(items) < found.total
     note = f"showing {len(items)} of {found.total} matches, narrow the query" if cut else f"{found.total} matches"
     return "\n\n".join([note, *items]), cut

