@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +161,16 @@ def refuse_mixing(path: Path, rows: Sequence[Any], cells: Mapping[str, Any]) -> 
         )
 
 
+@lru_cache(maxsize=16)
+def _writing(path: Path) -> FileLock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path, poll_interval=0.002)
+
+
 def append(path: Path, row: Record) -> None:
     """Add one line; what a killed process left of a line is moved aside first."""
     line = row.model_dump_json().encode() + b"\n"
-    lock = FileLock(path.parent / ".locks" / f"{path.stem}.lock", poll_interval=0.002)
-    with _gate, lock, open(path, "ab+") as file:
+    with _gate, _writing(path.parent / ".locks" / f"{path.stem}.lock"), open(path, "ab+") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         if size and file.read(1) != b"\n":

@@ -96,7 +96,7 @@ def test_host_path_and_query_tell_pages_apart(one, other):
 @pytest.mark.parametrize("name", ["declined.jsonl", "declined_unseen.jsonl"])
 def test_declining_is_told_from_answering_nine_times_in_ten(name):
     rows = cases(name)
-    assert len(rows) >= 39 and 10 <= sum(row["declined"] for row in rows) <= len(rows) - 10
+    assert len(rows) >= 30 and 10 <= sum(row["declined"] for row in rows) <= len(rows) - 10
     missed = [row["text"] for row in rows if declined(row["text"]) != row["declined"]]
     assert len(missed) <= len(rows) / 10, "\n".join(missed)
 
