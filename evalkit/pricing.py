@@ -52,7 +52,8 @@ def _listed(names: tuple[str, ...], provider: str) -> dict[str, Any] | None:
         raise UnknownPrice(f'no price for {names[0]!r}; add a table ["{names[0]}"] to data/prices.toml, as it shows')
     rates = {part: getattr(found.model_price, f"{part}_mtok") for part in PARTS}
     known = {"output": Decimal(0)} | {part: rate for part, rate in rates.items() if rate is not None}
-    return known if all(isinstance(rate, Decimal) for rate in known.values()) and "input" in known else None
+    flat = all(isinstance(rate, Decimal) for rate in known.values()) and not found.model_price.requests_kcount
+    return known if flat and "input" in known else None
 
 
 def _calculate(served: str, usage: Usage, provider: str) -> Any:

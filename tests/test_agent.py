@@ -135,7 +135,10 @@ def test_malformed_arguments_are_kept_and_never_become_an_empty_object(played):
     assert call.malformed and "{not json" in call.raw and "on page" not in trace.steps[0].result
 
 
-@pytest.mark.parametrize("fault", [ValueError("broken"), TimeoutError("too slow"), ToolError("Try another word.")])
+FAULTS = [ValueError("broken"), TimeoutError("too slow"), ToolError("Try another word."), SystemExit("left")]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 def test_an_exception_in_a_tool_is_an_observation(played, fault):
     def breaks(word: str) -> str:
         """Break."""
@@ -277,6 +280,13 @@ def test_a_provider_error_is_a_missing_measurement_that_keeps_what_was_paid(play
     assert (trace.stop, trace.failure.where, trace.answer) == ("failed", "provider", "")
     assert "400" in trace.failure.kind and "no such model" in trace.failure.detail
     assert (trace.usage.input, trace.api_calls, len(trace.steps)) == (100, 2, 1) and trace.usd > 0
+
+
+def test_a_provider_error_of_a_model_without_a_price_is_a_missing_measurement_too(provider, key):
+    provider.replies = [error(400, "no such model")]
+    model = open_model("anthropic:nobody-1", base_url=provider.url)
+    trace = agent.run(SAMPLE, model, condition())
+    assert (trace.stop, trace.failure.where) == ("failed", "provider") and "no such model" in trace.failure.detail
 
 
 def test_tokens_and_cost_of_all_turns_are_added(played):

@@ -138,12 +138,13 @@ CELLS = plan(made(), NULL, ["closed"])
 class Work:
     """Real work that keeps what it did, and fails or breaks for some samples."""
 
-    def __init__(self, fails=(), breaks=(), suite=None, model=NULL):
-        self.done, self.fails, self.breaks = [], fails, breaks
+    def __init__(self, fails=(), breaks=(), seconds=0.0, suite=None, model=NULL):
+        self.done, self.fails, self.breaks, self.seconds = [], fails, breaks, seconds
         self.trace = grid.tracing("r", suite or made(), model)
 
     def __call__(self, k, cell):
         self.done.append(cell.sample.id)
+        time.sleep(self.seconds)
         if cell.sample.id in self.breaks:
             raise ZeroDivisionError(cell.sample.id)
         trace = self.trace(k, cell)
@@ -251,15 +252,14 @@ def test_an_unreadable_line_in_the_middle_is_named_and_its_cell_is_owed_again(tm
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_an_exception_in_the_work_stops_the_workers_and_leaves_a_store_to_go_on_with(tmp_path, workers):
-    path, before = tmp_path / "traces.jsonl", threading.active_count()
+    path, before, cells = tmp_path / "traces.jsonl", threading.active_count(), plan(made(100), NULL, ["closed"])
+    broken, work = Work(breaks=["q002"], seconds=0.01), Work()
     with pytest.raises(ZeroDivisionError, match="q002"):
-        fill(path, CELLS, Work(breaks=["q002"]), workers=workers)
-    assert threading.active_count() == before
+        fill(path, cells, broken, workers=workers)
     kept = counting(path)
-    work = Work()
-    counts = fill(path, CELLS, work)
-    assert counts["done_before"] == len(kept) and len(work.done) == 6 - len(kept)
-    assert counting(path) == sorted(CELLS) and len(grid.read(path)[0]) == 6
+    assert threading.active_count() == before and len(kept) == len(broken.done) - 1 < 99
+    assert fill(path, cells, work)["done_before"] == len(kept) and len(work.done) == 100 - len(kept)
+    assert counting(path) == sorted(cells) and len(grid.read(path)[0]) == 100
 
 
 def test_an_executor_may_be_passed_in_and_is_left_running(tmp_path):

@@ -14,7 +14,9 @@ from evalkit.search.pages import Pages
 
 WIRES = {"anthropic": ("claude-haiku-4-5", ""), "openai": ("gpt-5.4", "/v1")}
 PAGES = Pages({
-    "https://docs.example/timeouts/": "# Timeouts\n\nThe default timeout is 30 seconds, and `idle` overrides it.\n",
+    "https://docs.example/timeouts/": "# Timeouts\n\nLong ago somebody painted this whole page green.\n\n"
+    "The default timeout is 30 seconds, and `idle` overrides it.\n\nA timeout may be turned off by a caller.\n\n"
+    "Nobody has counted how many birds sit on the roof.\n",
     "https://docs.example/hooks/": "# Hooks\n\nA hook runs before the handler is called by the router.\n",
     "https://docs.example/other/": "# Other\n\nThe router matches a path against the table of all routes.\n",
 })  # fmt: skip
@@ -190,12 +192,15 @@ def test_a_retry_after_of_an_hour_is_not_waited_for(provider, opened):
     assert (trace.failure.where, trace.api_calls, trace.waited) == ("provider", 1, 0)
 
 
-def test_a_reply_that_was_billed_but_could_not_be_read_is_charged(provider, opened):
+@pytest.mark.parametrize(
+    ("then", "stop", "wanted"), [(says("It is 30."), "answered", 1100), (error(400), "failed", 1000)]
+)
+def test_a_reply_that_was_billed_but_could_not_be_read_is_charged(provider, opened, then, stop, wanted):
     unreadable = {"model": "claude-haiku-4-5", "content": "text instead of blocks", "stop_reason": "end_turn",
                   "usage": {"input_tokens": 1000, "output_tokens": 100}}  # fmt: skip
-    trace = asked(provider, unreadable, says("It is 30."), model=opened())
-    assert (trace.stop, trace.api_calls) == ("answered", 2)
-    assert (trace.usage.input, trace.usage.output) == (1100, 120)
+    trace = asked(provider, unreadable, then, model=opened())
+    assert (trace.stop, trace.api_calls, trace.usage.input) == (stop, 2, wanted)
+    assert trace.usd == pytest.approx((trace.usage.input * 1 + trace.usage.output * 5) / 1e6)
 
 
 @pytest.mark.parametrize(("wire", "variable"), [("anthropic", "ANTHROPIC_API_KEY"), ("openai", "OPENAI_API_KEY")])
@@ -253,7 +258,10 @@ def test_one_model_answers_sixteen_threads_each_its_own_question_over_one_pool(p
 
 def test_the_extractive_agent_answers_from_the_pages_it_read_and_cites_them():
     trace = agent.run(QUESTION, open_model("extractive:"), arm(*PAGES.tools()))
-    assert (trace.stop, trace.usd) == ("answered", 0) and "30 seconds" in trace.answer
+    assert (trace.stop, trace.usd) == ("answered", 0) and trace.answer.startswith(
+        "Timeouts: The default timeout is 30 seconds"
+    )
+    assert "green" not in trace.answer and "birds" not in trace.answer
     assert trace.citations[0].url == "https://docs.example/timeouts/"
     assert [step.call.name for step in trace.steps][:2] == ["grep_index", "read_page"]
 
