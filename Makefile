@@ -1,4 +1,4 @@
-# make setup | demo | smoke | eval | test | test-slow | test-live | lint | lab | bench. Everything is installed into .venv; nothing else on the machine is touched.
+# make setup | demo | smoke | eval | test | test-browser | test-slow | test-live | lint | lab | bench. Everything is installed into .venv; nothing else on the machine is touched.
 PY := .venv/bin/python
 export IPYTHONDIR := $(CURDIR)/.venv/ipython
 NOTEBOOK := $(PY) -m papermill --no-progress-bar --log-level ERROR --execution-timeout 1800
@@ -9,7 +9,7 @@ LOCAL := local:smollm2-135m
 HEADLINE = $(PY) -c "import json, sys; s = json.load(open(sys.argv[1] + '/summary.json')); print(); print(s['headline']); \
   [print(c) for c in s['cost_per_correct']]; print('report:', sys.argv[1] + '/report.html')" $(CURDIR)/results/$(RUN)
 
-.PHONY: setup demo eval smoke test test-slow test-live bench lint lab
+.PHONY: setup demo eval smoke test test-browser test-slow test-live bench lint lab
 
 setup: .venv/.ok
 
@@ -60,6 +60,10 @@ smoke:
 
 test: setup
 	$(PY) -m pytest
+
+# JupyterLab and report.html in Chromium, which apt-get install chromium brings.
+test-browser: setup
+	$(PY) -m pytest -m browser
 
 test-slow: setup
 	$(PY) -m pytest -m slow
