@@ -26,14 +26,14 @@ def esc(text: Any) -> str:
     return html.escape(str(text))
 
 
-def trace_html(row: Row) -> str:
-    """One trace: question, gold, steps behind folds, the answer with its citations marked, its verdicts."""
+def trace_html(row: Row, limit: int = 100_000) -> str:
+    """One trace: question, gold, steps behind folds (each to `limit` characters), the answer marked, its verdicts."""
     trace, sample, said = row
     gold = sample.gold if sample else {}
     steps = "".join(
         f"<details><summary>{s.turn}. <b>{esc(s.call.name)}</b> <span class=soft>{esc(s.call.args)}"
         f"{'' if s.executed else ' · not run'}{'' if s.ok else ' · fault'}{' · cut' * s.truncated}</span></summary>"
-        f"<pre>{esc(s.result)}</pre></details>"
+        f"<pre>{esc(s.result[:limit])}{'…' * (len(s.result) > limit)}</pre></details>"
         for s in trace.steps
     )
     verdicts = "".join(
@@ -78,7 +78,7 @@ def label(row: Row) -> str:
 def table_html(found: Sequence[Row], limit: int) -> str:
     """The traces as a static table, each behind a fold; what a notebook without a kernel shows."""
     folds = "".join(
-        f"<details><summary>{esc(label(row))}</summary>{trace_html(row).removeprefix(STYLE)}</details>"
+        f"<details><summary>{esc(label(row))}</summary>{trace_html(row, 1_500).removeprefix(STYLE)}</details>"
         for row in found[:limit]
     )
     more = f", the first {limit} of them here" if len(found) > limit else ""
