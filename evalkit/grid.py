@@ -133,10 +133,12 @@ def fill(
     finally:
         for future in futures:
             future.cancel()
-        wait(futures)
-        if executor is None:
-            pool.shutdown()
-        lock.release()
+        try:
+            wait(futures)
+        finally:  # a second interrupt does not wait for them
+            if executor is None:
+                pool.shutdown(wait=False)
+            lock.release()
     return counts
 
 
