@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from . import scoring
 from .models import Model, Prompt, ProviderError, cost
-from .records import Budget, Call, Condition, Failure, Reply, Said, Sample, Step, Trace, Usage
+from .records import Budget, Call, Condition, Failure, Reply, Said, Sample, Step, Trace, Usage, redact
 from .tools import Tool, execute
 
 CLOSE = "The budget for searching is used up. Answer now, from what you have read; say so if it is not enough."
@@ -21,7 +22,7 @@ OVER = "Budget reached: this call was not run. Answer from what you have read."
 def run(sample: Sample, model: Model, condition: Condition, key: str = "", repeat: int = 0) -> Trace:
     """One sample under one condition, as a Trace; a fault of the provider is a failure in it, never an exception."""
     started, waited = time.monotonic(), 0.0
-    tools, budget = model.fit(condition.tools(sample)), condition.budget
+    budget: Budget = condition.budget
     system = "\n\n".join(text for text in (condition.system, condition.instructions) if text)
     said: list[Said] = [*sample.history, sample.prompt]
     steps: list[Step] = []
@@ -30,7 +31,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
     failure, submission = None, None
     stop, closing = "", ""  # closing: why no tool may be called any more, a spent budget or an empty reply
     try:
-        player = model.for_cell(sample, repeat)
+        tools, player = model.fit(condition.tools(sample)), model.for_cell(sample, repeat)
         while not stop:
             working = time.monotonic() - started - waited
             if closing := closing or spent(budget, tools, steps, turns, usage, usd, working):
@@ -45,27 +46,26 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                 stop = "refused"
             elif reply.truncated:  # a call that was cut off is never run
                 stop = "output_tokens" if spent(budget, usage=usage) else "truncated"
-            elif reply.calls and not closing:
+            elif closing:  # its last words count; calls in it are stored and not run
+                steps += [unrun(call, turns) for call in reply.calls]
+                stop = said_so(reply) if closing == "empty" else closing
+            elif reply.calls:
                 for call in reply.calls:
-                    over = bool(stop) or (counts(call, tools) and used(steps, tools) >= budget.tool_calls)
-                    unrun = Step(turn=turns, call=call, result=OVER, ok=False, executed=False)
-                    steps.append(unrun if over else execute(tools, call, turns))
+                    over = stop or (counts(call, tools) and used(steps, tools) >= budget.tool_calls)
+                    steps.append(unrun(call, turns) if over else execute(tools, call, turns))
                     said.append(steps[-1])
                     if steps[-1].ok and any(t.final and t.name == call.name for t in tools):
                         stop, submission = "submitted", call.args
-            elif not reply.text.strip() and not closing:
-                notes["asked_again"] = "empty reply"
-                closing = "empty"
-            elif closing and closing != "empty":
-                stop = closing
-            else:
-                stop = "abstained" if scoring.declined(reply.text) else "answered"
+            elif reply.text.strip():
+                stop = said_so(reply)
+            elif not spent(budget, tools, steps, turns, usage, usd):  # an empty reply
+                closing, notes["asked_again"] = "empty", "empty reply"
     except ProviderError as error:
         api_calls, waited, usage = api_calls + error.attempts, waited + error.waited, usage + error.usage
         usd += cost(model, error.served, error.usage, notes)
         failure = Failure(where="provider", kind=error.kind, detail=error.detail)
     except Exception as error:  # a fault of ours is a missing measurement too, and must not end the run
-        failure = Failure(where="agent", kind=type(error).__name__, detail=str(error)[:600])
+        failure = Failure(where="agent", kind=type(error).__name__, detail=redact(str(error))[:600])
     answer = "" if failure else reply.text.strip()
     return Trace(
         key=key, sample_id=sample.id, condition=condition.name, model=model.name, options=model.options, repeat=repeat,
@@ -89,6 +89,14 @@ def spent(budget: Budget, tools: tuple[Tool, ...] = (), steps: Sequence[Step] = 
     return next((name for name, is_over in over.items() if is_over), "")
 
 
+def said_so(reply: Reply) -> str:
+    return "abstained" if scoring.declined(reply.text) else "answered"
+
+
+def unrun(call: Call, turn: int) -> Step:
+    return Step(turn=turn, call=call, result=OVER, ok=False, executed=False)
+
+
 def allowance(budget: Budget, usage: Usage) -> int:
     """Output tokens the next reply may have."""
     left = budget.output_tokens - usage.output if budget.output_tokens else budget.reply_tokens
@@ -107,10 +115,13 @@ def used(steps: Sequence[Step], tools: tuple[Tool, ...]) -> int:
 def unique(reply: Reply, steps: list[Step], notes: dict[str, Any]) -> Reply:
     """The reply with call ids that occur once in the conversation; a renamed id is noted."""
     seen, calls = {step.call.id for step in steps} | {""}, []
-    for n, call in enumerate(reply.calls):
+    taken = seen | {call.id for call in reply.calls}
+    for call in reply.calls:
         if call.id in seen:
             notes["call_ids_renamed"] = [*notes.get("call_ids_renamed", []), call.id]
-            call = call.model_copy(update={"id": f"{call.id or 'call'}-{len(steps) + n}"})
+            new = next(name for n in count(len(taken)) if (name := f"{call.id or 'call'}-{n}") not in taken)
+            call = call.model_copy(update={"id": new})
         seen.add(call.id)
+        taken.add(call.id)
         calls.append(call)
     return reply.model_copy(update={"calls": tuple(calls)})

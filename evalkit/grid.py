@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
@@ -103,14 +103,14 @@ def fill(
     `who` for longer than `patience` seconds. An interrupt lets running cells finish: they have been paid for. `watch`
     sees every row and may say why to stop; then running cells finish too, and Stopped is raised.
     """
-    name = re.sub(r"[^A-Za-z0-9.-]", "_", f"{path.stem}-{who}")
+    name = quote(f"{path.stem}-{who}", safe="")
     locks = path.parent / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     lock = FileLock(locks / f"{name}.lock")  # the kernel's own: a killed process leaves none behind
     try:
         lock.acquire(timeout=patience)
     except Timeout:
-        pid = (locks / f"{name}.pid").read_text()
+        pid = (locks / f"{name}.pid").read_text() if (locks / f"{name}.pid").exists() else "of another name"
         raise Busy(f"process {pid} already fills {path} for {who}; wait for it, or end it, and run again") from None
     pool = executor or ThreadPoolExecutor(max(1, workers))
     futures: list[Any] = []

@@ -17,11 +17,10 @@ from pydantic import TypeAdapter
 from . import grid, pricing
 from .fetch import entry
 from .models import Model
-from .records import ROOT, Cell, Suite, Trace, Usage, latest
+from .records import ROOT, Cell, Suite, Trace, Usage, latest, redact
 from .suites import pages
 
 BANNER = "**NOT FINISHED.** This notebook is running, or stopped before its last cell; rows of finished cells are safe."
-SECRET = re.compile(r"\b(sk|pk|gsk|xai|hf|ghp)[-_][\w-]{10,}|\bBearer\s+\S+", re.I)
 TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
 EXAMPLES = {"int": "3", "float": "0.5", "bool": "true", "list": "a,b", "dict": "'{\"a\": 1}'"}
 
@@ -50,17 +49,18 @@ def parameters(scope: dict[str, Any]) -> Any:
 
     declared = {name: getattr(kind, "__name__", str(kind)) for name, kind in scope["__annotations__"].items()}
     typed, lost = _command_line()
-    for name, value in _injected(scope.get("In", [])).items():
-        if name not in declared:
-            known = ", ".join(f"{n}: {kind}" for n, kind in declared.items())
-            raise ValueError(f"unknown parameter {name!r}; this notebook has {known}")
-        value = typed.get(name, value)
-        if SECRET.search(str(value)):
+    injected = _injected(scope.get("In", []))
+    if unknown := sorted(injected.keys() - declared.keys()):
+        known = ", ".join(f"{n}: {kind}" for n, kind in declared.items())
+        raise ValueError(f"unknown parameter {unknown[0]!r}; this notebook has {known}")
+    for name, kind in declared.items():
+        value = typed.get(name, injected[name]) if name in injected else scope[name]
+        if redact(str(value)) != str(value):
             raise ValueError(f"parameter {name!r} looks like a secret, and papermill has written it into its output: "
                              f"delete that notebook. Keys are read from the environment or .env")  # fmt: skip
-        if declared[name] == "str" and lost and not isinstance(value, str):
+        if kind == "str" and lost and name in injected and not isinstance(value, str):
             raise ValueError(f"parameter {name!r} is text, papermill has made {value!r} of it; write -r {name} TEXT")
-        scope[name] = typed_value(name, declared[name], value)
+        scope[name] = typed_value(name, kind, value)
     return pd.DataFrame({"value": {name: str(scope[name]) for name in declared}}).rename_axis("parameter")
 
 
@@ -166,14 +166,14 @@ def after(rows: Sequence[Trace]) -> list[str]:
 
 def _injected(cells: list[str]) -> dict[str, Any]:
     """What papermill wrote into its `# Parameters` cell."""
-    cell = next((c for c in cells if c.lstrip().startswith("# Parameters\n")), "")
+    cell = next((c for c in reversed(cells) if c.lstrip().startswith("# Parameters\n")), "")
     found: dict[str, Any] = {}
     for line in ast.parse(cell).body:
         if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
             try:
                 found[line.targets[0].id] = ast.literal_eval(line.value)
-            except ValueError:  # float('inf') and the like
-                found[line.targets[0].id] = float("inf")
+            except ValueError:  # float("nan"), float("-inf") and the like
+                found[line.targets[0].id] = float(re.sub(r"[^a-z-]|float", "", ast.unparse(line.value)))
     return found
 
 
@@ -186,7 +186,7 @@ def _command_line() -> tuple[dict[str, str], bool]:
         words = psutil.Process().parent().cmdline()
     except (psutil.Error, AttributeError):
         return {}, True
-    if not any(word.endswith("papermill") for word in words[:3]):
+    if not any(Path(word).name == "papermill" for word in words):
         return {}, False
     flags = ("-p", "--parameters", "-r", "--parameters_raw")
     return {words[i + 1]: words[i + 2] for i, word in enumerate(words[:-2]) if word in flags}, True
@@ -198,7 +198,9 @@ def typed_value(name: str, kind: str, value: Any) -> Any:
         if kind in ("list", "dict") and isinstance(value, str):
             comma = kind == "list" and not value.lstrip().startswith("[")
             value = [part.strip() for part in value.split(",") if part.strip()] if comma else json.loads(value)
-        return TypeAdapter(TYPES[kind]).validate_python(str(value) if kind == "str" else value)
+        if kind == "str" and isinstance(value, (int, float)):
+            value = str(value)
+        return TypeAdapter(TYPES[kind]).validate_python(value)
     except ValueError:
         example = f"-p {name} {EXAMPLES.get(kind, 'text')}"
         raise ValueError(f"parameter {name!r} is {value!r}, which is not {kind}; for example {example}") from None

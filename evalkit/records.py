@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -26,6 +28,14 @@ def clean(value: Any) -> Any:
     if isinstance(value, dict):
         return {clean(k): clean(v) for k, v in value.items()}
     return [clean(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def redact(text: str) -> str:
+    """Text without any secret of the environment and without what is shaped like a provider's key."""
+    for name, value in os.environ.items():
+        if len(value.strip()) >= 8 and re.search(r"API_?KEY|TOKEN|SECRET|PASSWORD", name):
+            text = text.replace(value.strip(), f"[{name}]")
+    return re.sub(r"\b((sk|pk|gsk|xai|hf|ghp)[-_]|AIza)[\w-]{12,}|\bBearer\s+\S+", "[key]", text)
 
 
 Text = Annotated[str, BeforeValidator(clean)]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
-from .records import Call, Step
+from .records import Call, Step, redact
 
 
 class Found(NamedTuple):
@@ -69,8 +69,9 @@ def execute(tools: tuple[Tool, ...], call: Call, turn: int) -> Step:
             text = f"{call.name}: {faults}. Its arguments are {needs}."
         except ToolError as error:
             text = str(error)
-        except Exception as error:  # a broken tool must not end the measurement
-            text = f"{call.name} failed ({type(error).__name__}: {error}). Try other arguments, or answer without it."
+        except (Exception, SystemExit) as error:  # a broken tool must not end the measurement
+            why = redact(f"{type(error).__name__}: {error}")
+            text = f"{call.name} failed ({why}). Try other arguments, or answer without it."
     return Step(turn=turn, call=call, result=text, ok=ok, truncated=cut, seconds=time.monotonic() - started)
 
 

@@ -9,22 +9,15 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from .. import pricing
-from ..records import Reply, Said, Sample, Usage, clean
+from ..records import Reply, Said, Sample, Usage, clean, redact
 from ..tools import Tool
 
 DROPPABLE = {"temperature": "temperature", "reasoning_effort": "effort", "output_config": "effort", "seed": "seed"}
 RETRIED = (408, 409, 429)  # and every 5xx
-
-
-def redact(text: str) -> str:
-    """Text without any secret of the environment and without what is shaped like a provider's key."""
-    names = (n for n in os.environ if re.search(r"API_?KEY|TOKEN|SECRET|PASSWORD", n) and len(os.environ[n]) >= 8)
-    for name in names:
-        text = text.replace(os.environ[name], f"[{name}]")
-    return re.sub(r"\b(sk|pk|gsk|xai|hf)[-_][\w-]{12,}", "[key]", text)
 
 
 class ProviderError(RuntimeError):
@@ -115,19 +108,21 @@ class Served(Model):
             try:
                 body = self.client.post(self.path, cast_to=httpx2.Response, body=request).content
             except self.sdk.APIStatusError as error:
-                status, after = error.status_code, error.response.headers.get("retry-after", "")
-                pause = float(after) if after.replace(".", "", 1).isdigit() else None
+                status, pause = error.status_code, retry_after(error.response.headers.get("retry-after", ""))
                 raise ProviderError(
                     f"http_{status}", str(error.body or error), status in RETRIED or status >= 500, pause
                 ) from None
             except self.sdk.APIConnectionError as error:
                 kind = "timeout" if isinstance(error, self.sdk.APITimeoutError) else "connection"
                 raise ProviderError(kind, str(error.__cause__ or error), retry=True) from None
+        found: Any = None
         try:
             found = json.loads(body)
             reply = parse_reply(clean(found) if b"\\ud" in body.lower() else found, self.wire)  # half a character
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # a body that is not what it should be
-            raise ProviderError("unreadable", f"{type(error).__name__}: {error}", retry=True) from None
+            fault = ProviderError("unreadable", f"{type(error).__name__}: {error}", retry=True)
+            fault.usage, fault.served = billed(found, self.wire)
+            raise fault from None
         return reply.model_copy(update={"waited": queue})
 
 
@@ -198,7 +193,11 @@ def cost(model: Model, served: str, usage: Usage, notes: dict[str, Any]) -> floa
         return pricing.usd(served or requested, usage, provider) if model.priced else 0.0
     except pricing.UnknownPrice:
         notes["priced_as_requested"] = served
+    try:
         return pricing.usd(requested, usage, provider)
+    except pricing.UnknownPrice:  # preflight refuses such a model before a run
+        notes["not_priced"] = requested
+        return 0.0
 
 
 def parse_reply(body: dict[str, Any], wire: str) -> Reply:
@@ -215,6 +214,28 @@ def parse_reply(body: dict[str, Any], wire: str) -> Reply:
     else:
         from .openai import parse
     return parse(body)
+
+
+def billed(body: Any, wire: str) -> tuple[Usage, str]:
+    """(usage, served model) of a body whose content cannot be read: it was paid for all the same."""
+    readable = {"usage": body.get("usage"), "model": body.get("model")} if isinstance(body, dict) else {}
+    try:
+        reply = parse_reply(readable, wire)
+    except (ProviderError, ValueError, TypeError, AttributeError):
+        return Usage(), ""
+    return reply.usage, reply.served
+
+
+def retry_after(header: str) -> float | None:
+    """Seconds of a retry-after header, which holds a number or a date."""
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
 
 
 def retrying(send: Callable[[], Reply], attempts: int = 5, patience: float = 120.0) -> Reply:

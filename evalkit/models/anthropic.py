@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ class Anthropic(Served):
         import anthropic
 
         self.sdk = anthropic
-        self.client = anthropic.Anthropic(base_url=base_url or None, max_retries=0, timeout=600.0)
+        key = os.environ["ANTHROPIC_API_KEY"].strip()
+        self.client = anthropic.Anthropic(api_key=key, base_url=base_url or None, max_retries=0, timeout=600.0)
 
     def request(self, prompt: Prompt) -> dict[str, Any]:
         messages = to_wire(prompt.said)
@@ -46,8 +48,9 @@ def to_wire(said: Sequence[Said]) -> list[dict[str, Any]]:
     for entry in said:
         if isinstance(entry, Reply):
             ids = iter(entry.calls)
-            content = [b | {"id": next(ids).id} if b["type"] == "tool_use" else b for b in entry.wire or ()]
-            content = content or [{"type": "text", "text": entry.text}] * bool(entry.text) + [
+            blocks = [b for b in entry.wire or () if b["type"] != "text" or b.get("text", "").strip()]
+            content = [b | {"id": next(ids).id} if b["type"] == "tool_use" else b for b in blocks]
+            content = content or [{"type": "text", "text": entry.text}] * bool(entry.text.strip()) + [
                 {"type": "tool_use", "id": c.id, "name": c.name, "input": c.args} for c in entry.calls
             ]
             wire.append({"role": "assistant", "content": content or [{"type": "text", "text": "(no answer)"}]})

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..records import Call, Reply, Sample, Step
+from ..records import Call, Reply, Said, Sample, Step
 from ..tools import Tool
 from . import Model, Prompt, ProviderError
 
@@ -50,6 +50,13 @@ def pick(tools: Sequence[Tool], *names: str) -> tuple[Tool, str] | None:
     return next(((t, n) for t in tools for n in names if n in t.schema.get("properties", {})), None)
 
 
+def asked(prompt: Prompt) -> tuple[str, Sequence[Said]]:
+    """The question, which is the last thing the user said but for a closing word, and what came after it."""
+    users = [i for i, entry in enumerate(prompt.said) if isinstance(entry, str)]
+    at = users[-2] if prompt.closing and len(users) > 1 else users[-1]
+    return str(prompt.said[at]), prompt.said[at + 1 :]
+
+
 def reply(text: str = "", calls: Sequence[tuple[str, dict[str, Any]]] = (), turn: int = 0) -> Reply:
     made = [Call(id=f"call-{turn}-{n}", name=name, args=args) for n, (name, args) in enumerate(calls)]
     return Reply(text=text, calls=tuple(made), stop="tool_use" if made else "end_turn")
@@ -62,8 +69,9 @@ class Extractive(Model):
     pages, quotes = 3, 2  # pages read, passages quoted
 
     def ask(self, prompt: Prompt) -> Reply:
-        said, tools, closing = prompt.said, prompt.tools, prompt.closing
-        query = list(dict.fromkeys(words(next(s for s in said if isinstance(s, str)))))
+        tools, closing = prompt.tools, prompt.closing
+        question, said = asked(prompt)
+        query = list(dict.fromkeys(words(question)))
         turn, steps = sum(isinstance(s, Reply) for s in said), [s for s in said if isinstance(s, Step) and s.ok]
         search, reader = pick(tools, "pattern", "query"), pick(tools, "url")
         if search and turn == 0 and query and not closing:
@@ -110,7 +118,7 @@ class Script(Model):
 
     def ask(self, prompt: Prompt) -> Reply:
         assert self.sample is not None
-        said, tools, closing = prompt.said, prompt.tools, prompt.closing
+        said, tools, closing = asked(prompt)[1], prompt.tools, prompt.closing
         turn, steps = sum(isinstance(s, Reply) for s in said), [s for s in said if isinstance(s, Step) and s.ok]
         search, reader = pick(tools, "pattern", "query"), None if closing else pick(tools, "url")
         if self.kind == "null":

@@ -29,7 +29,7 @@ class OpenAI(Served):
         import openai
 
         self.sdk = openai
-        key = os.environ[key_name] if key_name else "none"
+        key = os.environ[key_name].strip() if key_name else "none"
         self.client = openai.OpenAI(api_key=key, base_url=base_url or url or None, max_retries=0, timeout=600.0)
 
     def request(self, prompt: Prompt) -> dict[str, Any]:

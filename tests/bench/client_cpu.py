@@ -39,7 +39,9 @@ def suite(n: int) -> Suite:
     condition = Condition(name="stub", instructions="Search, then answer.", tools=lambda s: (TOOL,), system=SYSTEM)
     gold = {"answer": "It is 42.", "key_fact": ["42"], "urls": ["https://docs.example/a/"]}
     samples = tuple(Sample(id=f"q{i:04}", prompt=f"Question {i}: what is the limit?", gold=gold) for i in range(n))
-    return Suite(name="bench", kind="docs_qa", path=Path(), samples=samples, conditions=(condition,), rules=("docs_qa",))
+    return Suite(
+        name="bench", kind="docs_qa", path=Path(), samples=samples, conditions=(condition,), rules=("docs_qa",)
+    )
 
 
 TOOL = tool(grep_index)
@@ -125,11 +127,15 @@ def main() -> None:
             lines.append(f"| {name} | {one:.2f} | {two:.2f} | {two / one:.2f} |")
     finally:
         server.terminate()
-    cpu = next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?")
-    where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {cpu}, Python {platform.python_version()}"
+    cpu = next(
+        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
+    )
+    where = (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {cpu}, Python {platform.python_version()}"
+    )
     text = (
-        f"# Client CPU of the grid\n\n{n} samples, {TURNS} turns, {WORKERS} workers, 2 KB tool results, latency 0, median of "
-        f"{ROUNDS} rounds. {where}.\n\n" + "\n".join(lines) + "\n"
+        f"# Client CPU of the grid\n\n{n} samples, {TURNS} turns, {WORKERS} workers, 2 KB tool results, latency 0, "
+        f"median of {ROUNDS} rounds. {where}.\n\n" + "\n".join(lines) + "\n"
     )
     Path(__file__).with_suffix(".md").write_text(text, "utf-8")
     print(text)

@@ -1,4 +1,4 @@
-"""A fast local server for the bench: answers every request at once with a canned tool call, the fourth turn in words."""
+"""A fast local server for the bench: answers every request at once with a canned tool call, at last in words."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             turn = body.count(b'"role":"assistant"') + body.count(b'"role": "assistant"')
             call, final = BODIES[head.split(" ", 2)[1]]
             reply = call.replace(b'"ID"', b'"call-%d"' % turn) if turn < CALLS else final
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(reply))
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(reply)
+            )
             writer.write(reply)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):
