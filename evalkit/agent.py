@@ -48,16 +48,17 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                 stop = "output_tokens" if spent(budget, usage=usage) else "truncated"
             elif closing:  # its last words count; calls in it are stored and not run
                 steps += [unrun(call, turns) for call in reply.calls]
-                stop = said_so(reply) if closing == "empty" else closing
+                stop = closing if closing != "empty" else "abstained" if scoring.declined(reply.text) else "answered"
             elif reply.calls:
                 for call in reply.calls:
-                    over = stop or (counts(call, tools) and used(steps, tools) >= budget.tool_calls)
+                    free = any(t.name == call.name and not t.counts for t in tools)
+                    over = stop or (not free and used(steps, tools) >= budget.tool_calls)
                     steps.append(unrun(call, turns) if over else execute(tools, call, turns))
                     said.append(steps[-1])
                     if steps[-1].ok and any(t.final and t.name == call.name for t in tools):
                         stop, submission = "submitted", call.args
             elif reply.text.strip():
-                stop = said_so(reply)
+                stop = "abstained" if scoring.declined(reply.text) else "answered"
             elif not spent(budget, tools, steps, turns, usage, usd):  # an empty reply
                 closing, notes["asked_again"] = "empty", "empty reply"
     except ProviderError as error:
@@ -89,27 +90,20 @@ def spent(budget: Budget, tools: tuple[Tool, ...] = (), steps: Sequence[Step] = 
     return next((name for name, is_over in over.items() if is_over), "")
 
 
-def said_so(reply: Reply) -> str:
-    return "abstained" if scoring.declined(reply.text) else "answered"
-
-
 def unrun(call: Call, turn: int) -> Step:
     return Step(turn=turn, call=call, result=OVER, ok=False, executed=False)
 
 
 def allowance(budget: Budget, usage: Usage) -> int:
-    """Output tokens the next reply may have."""
-    left = budget.output_tokens - usage.output if budget.output_tokens else budget.reply_tokens
-    return max(1, min(budget.reply_tokens, left)) if left > 0 else budget.reply_tokens
-
-
-def counts(call: Call, tools: tuple[Tool, ...]) -> bool:
-    return all(t.counts for t in tools if t.name == call.name)
+    """Output tokens the next reply may have; a closing answer always gets some."""
+    left = budget.output_tokens - usage.output
+    return min(budget.reply_tokens, left) if left > 0 else budget.reply_tokens
 
 
 def used(steps: Sequence[Step], tools: tuple[Tool, ...]) -> int:
     """Executed calls that count; a call of no known tool does."""
-    return sum(step.executed and counts(step.call, tools) for step in steps)
+    free = {t.name for t in tools if not t.counts}
+    return sum(step.executed and step.call.name not in free for step in steps)
 
 
 def unique(reply: Reply, steps: list[Step], notes: dict[str, Any]) -> Reply:
