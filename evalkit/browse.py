@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,10 +60,14 @@ def marked(trace: Trace, gold: Mapping[str, Any]) -> str:
         return esc(f"{trace.failure.where} failed, {trace.failure.kind}: {trace.failure.detail}")
     right = {same_page(url) for url in gold.get("urls", [])}
     text = esc(trace.answer or "(empty answer)")
-    for url in sorted({c.url for c in trace.citations if c.url}, key=len, reverse=True):
-        kind = "" if same_page(url) in right else " class=off"
-        text = text.replace(esc(url), f"<mark{kind}>{esc(url)}</mark>")
-    return text
+    urls = {esc(c.url): c.url for c in trace.citations if c.url}
+    if not urls:
+        return text
+
+    def mark(match: re.Match[str]) -> str:
+        return f"<mark{'' if same_page(urls[match[0]]) in right else ' class=off'}>{match[0]}</mark>"
+
+    return re.sub("|".join(re.escape(url) for url in sorted(urls, key=len, reverse=True)), mark, text)
 
 
 def correct(row: Row) -> str:
@@ -119,10 +124,11 @@ def browser(run_dirs: Any, limit: int = 60) -> Any:
 
     def filtered(change: Any = None) -> None:
         shown = [i for i, row in enumerate(found) if matches(row)]
+        one.value, side.value = "" if shown else "<i>no trace matches; widen the filters</i>", ""
         pick.options = [(label(found[i]), i) for i in shown]
-        one.value = "" if shown else "<i>no trace matches; widen the filters</i>"
+        opened()
 
-    def opened(change: Any) -> None:
+    def opened(change: Any = None) -> None:
         if pick.value is None:
             return
         row = found[pick.value]

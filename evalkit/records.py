@@ -35,7 +35,7 @@ def redact(text: str) -> str:
     for name, value in os.environ.items():
         if len(value.strip()) >= 8 and re.search(r"API_?KEY|TOKEN|SECRET|PASSWORD", name):
             text = text.replace(value.strip(), f"[{name}]")
-    return re.sub(r"\b((sk|pk|gsk|xai|hf|ghp)[-_]|AIza)[\w-]{12,}|\bBearer\s+\S+", "[key]", text)
+    return re.sub(r"\b((sk|pk|csk|gsk|xai|hf|ghp|fw|tgp)[-_]|AIza)[\w-]{12,}|\bBearer\s+\S+", "[key]", text)
 
 
 Text = Annotated[str, BeforeValidator(clean)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ PathLike = str | Path
 
 
 def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | None, dict[str, Verdict]]]:
-    """Every trace that counts, with its sample if the suite still has it and its verdicts by author."""
+    """Every trace that counts, with its sample if the suite still has it and its verdicts by author.
+
+    Its `usd` is what its place has cost, rows that were superseded included.
+    """
     found: list[tuple[Trace, Sample | None, dict[str, Verdict]]] = []
     samples: dict[str, dict[str, Sample]] = {}
     for run_dir in [run_dirs] if isinstance(run_dirs, PathLike) else run_dirs:
@@ -28,7 +32,11 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
         for verdict in latest(grid.read(Path(run_dir) / "verdicts.jsonl")[0]):
             if len(verdict.of) == 1:
                 verdicts.setdefault(verdict.of[0], {})[verdict.by] = verdict
-        for trace in latest(grid.read(Path(run_dir) / "traces.jsonl")[0]):
+        written = grid.read(Path(run_dir) / "traces.jsonl")[0]
+        spent: Counter[tuple[str, ...]] = Counter()
+        for row in written:
+            spent[row.slot] += row.usd
+        for trace in (row.model_copy(update={"usd": spent[row.slot]}) for row in latest(written)):
             if trace.suite not in samples:
                 try:
                     samples[trace.suite] = {s.id: s for s in load_suite(trace.suite).samples}
@@ -68,17 +76,31 @@ def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
 
 
 def rates(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Per model and condition: right, measured and attempted samples, the rate and its Wilson interval, both bounds.
+    """Per model and condition: right, measured and attempted samples, the mean with its interval, both bounds.
 
-    `estimate` is of the measured; `floor` and `ceiling` count every missing one wrong or right. Repeats are averaged.
+    Repeats are averaged first. `estimate` is of the measured; `floor` and `ceiling` count every missing one wrong or
+    right. Intervals are Wilson's; where samples share clusters, the wider of Wilson's on the effective n and a
+    bootstrap over clusters; for scores beyond [0, 1], which have no floor or ceiling, the bootstrap.
     """
     mine = tidy[(tidy["metric"] == metric) & (tidy["value"].notna() | tidy["failure"].notna())]
+    share = bool(mine["value"].dropna().between(0, 1).all())
     table = []
     for (model, condition), group in mine.groupby(["model", "condition"], sort=False):
-        means = group.groupby("sample_id")["value"].mean()
-        n, k, attempted = int(means.count()), float(means.sum()), len(means)
-        table.append((model, condition, k, n, attempted, k / n if n else None, *stats.wilson(k, n),
-                      k / attempted, (k + attempted - n) / attempted))  # fmt: skip
+        means = group.groupby(["sample_id", "cluster"])["value"].mean().reset_index()
+        known = means.dropna()
+        n, attempted, total = len(known), len(means), float(known["value"].sum())
+        low, high = stats.mean_interval(known)
+        bounds: tuple[float | None, ...] = (None, None)
+        if share:
+            worth = stats.effective_n(known)
+            one, two = stats.wilson(total * worth / max(1, n), worth)
+            if low is None or high is None or n == known["cluster"].nunique():
+                low, high = one, two
+            else:
+                low, high = min(low, one), max(high, two)
+            bounds = (total / attempted, (total + attempted - n) / attempted)
+        right, mean = total if share else None, total / n if n else None
+        table.append((model, condition, right, n, attempted, mean, low, high, *bounds))
     columns = ["model", "condition", "right", "measured", "attempted", "estimate", "low", "high", "floor", "ceiling"]
     return pd.DataFrame(table, columns=columns)
 
@@ -166,11 +188,13 @@ def headline(tidy: pd.DataFrame, table: pd.DataFrame, metric: str) -> str:
     """The answer in a sentence a gap, made of the numbers; withheld for a model of which over 10 % is missing."""
     said = []
     for gap in table.itertuples():
-        cells = tidy[(tidy["model"] == gap.model) & (tidy["metric"] == metric)].drop_duplicates("key")
+        mine = tidy[(tidy["metric"] == metric) & tidy["model"].isin([gap.model, gap.against])]
+        cells = mine[mine["condition"].isin([gap.condition, gap.against])].drop_duplicates(["run_id", "key"])
         missing = float(cells["failure"].notna().mean())
         facts = f"(95 % CI {gap.low:+.2f} to {gap.high:+.2f}, {gap.n} questions)"
         if missing > 0.1:
-            said.append(f"Nothing is claimed for {gap.model}: {missing:.0%} of its measurements are missing.")
+            said.append(f"Nothing is claimed for {gap.model} with {gap.condition} against {gap.against}: "
+                        f"{missing:.0%} of the measurements are missing.")  # fmt: skip
         elif gap.low <= 0 <= gap.high:
             said.append(
                 f"No difference between {gap.condition} and {gap.against} was shown for {gap.model} on "
@@ -189,6 +213,9 @@ def controls(tidy: pd.DataFrame, metric: str) -> str:
     if not {"script:null", "script:oracle"} <= set(means):
         return "The controls have not been run: nothing says that the rules measure what they say."
     null, oracle = means["script:null"], means["script:oracle"]
+    untested = means.index[null.isna() | oracle.isna()]
+    if len(untested):
+        return f"The controls have not been measured under {', '.join(untested)}: nothing tests the rules there."
     bad = means.index[(oracle < means.max(axis=1)) | (null > means.min(axis=1)) | (oracle <= null)]
     if len(bad):
         return f"The controls are out of order under {', '.join(bad)}: these rules are not to be trusted."
@@ -200,8 +227,11 @@ def plot_rates(table: pd.DataFrame, ax: Any) -> Any:
     """Rates with their intervals, one row a model and condition; controls are hollow."""
     styles = [("0.45", "white") if model in CONTROLS else ("C0", "C0") for model in table["model"]]
     for y, row in enumerate(table.itertuples()):
-        ax.annotate(f"{row.right:g}/{row.measured}", (1.04, y), va="center", fontsize=9, color="0.3")
-    ax.set(xlim=(-0.02, 1.16), xlabel="share right, 95 % Wilson interval", xticks=[0, 0.25, 0.5, 0.75, 1])
+        text = f"{row.right:g}/{row.measured}" if pd.notna(row.right) else f"n = {row.measured}"
+        ax.annotate(text, (1.02, y), xycoords=("axes fraction", "data"), va="center", fontsize=9, color="0.3")
+    if table["right"].notna().any():
+        ax.set(xlim=(-0.02, 1.02), xticks=[0, 0.25, 0.5, 0.75, 1])
+    ax.set(xlabel="share right, 95 % Wilson interval" if table["right"].notna().any() else "mean, 95 % interval")
     return _intervals(table, ax, table["model"] + " · " + table["condition"], styles)
 
 

@@ -103,6 +103,41 @@ def paired_gap(
     )
 
 
+def effective_n(values: Any) -> float:
+    """Independent samples that clustered ones (columns value, cluster) are worth: n / (1 + (m - 1) rho).
+
+    rho is the intraclass correlation by analysis of variance, m the size-weighted mean cluster size (Kish 1965);
+    where nothing varies rho is taken as 1.
+    """
+    groups = values.groupby("cluster")["value"]
+    size, means, n = groups.count().to_numpy(float), groups.mean().to_numpy(float), len(values)
+    if len(size) == n or len(size) < 2:
+        return float(len(size))
+    m = float((size**2).sum() / n)
+    between = float((size * (means - values["value"].mean()) ** 2).sum()) / (len(size) - 1)
+    within = float(((values["value"] - groups.transform("mean")) ** 2).sum()) / (n - len(size))
+    total = between + ((n - m) / (len(size) - 1) - 1) * within
+    rho = min(1.0, max(0.0, (between - within) / total)) if total > 0 else 1.0
+    return n / (1 + (m - 1) * rho)
+
+
+def mean_interval(values: Any, seed: int = 0) -> tuple[float | None, float | None]:
+    """95 % interval of a mean over samples (columns value, cluster): expanded percentile bootstrap over clusters.
+
+    (None, None) below two clusters: one cluster says nothing about others (Hesterberg 2015).
+    """
+    from scipy.stats import norm, t
+
+    sums = values.groupby("cluster")["value"].agg(["sum", "count"])
+    total, size, clusters = sums["sum"].to_numpy(float), sums["count"].to_numpy(float), len(sums)
+    if clusters < 2:
+        return None, None
+    weights = np.random.default_rng(seed).multinomial(clusters, np.full(clusters, 1 / clusters), size=DRAWS)
+    tail = norm.cdf((clusters / (clusters - 1)) ** 0.5 * t.ppf(0.025, clusters - 1))
+    low, high = np.quantile((weights @ total) / (weights @ size), [tail, 1 - tail])
+    return float(low), float(high)
+
+
 def detectable_gap(variance: float, n: int, alpha: float = 0.05, power: float = 0.8) -> float:
     """The smallest paired gap that n samples show with this power, at this variance of the paired differences.
 
@@ -152,5 +187,5 @@ def agreement(judge: Any, people: Any) -> Agreement:
         return Agreement(None, None, 0, None, None, (0, 0, 0, 0))
     table = np.array([[cells[0], cells[1]], [cells[2], cells[3]]])
     varied = 0 < one.mean() < 1 or 0 < two.mean() < 1
-    kappa = float(cohens_kappa(table).kappa) if varied else None
+    kappa = float(cohens_kappa(table, return_results=False)) if varied else None
     return Agreement(float((one == two).mean()), kappa, len(one), float(one.mean()), float(two.mean()), cells)  # type: ignore[arg-type]

@@ -82,6 +82,13 @@ class Served(Model):
         self.dropped: set[str] = set()
         self.slots = threading.BoundedSemaphore(self.at_once) if self.at_once else None
 
+    def connect(self, client: Callable[..., Any], **options: Any) -> Any:
+        """The SDK's client with our time-out and without its retries; a bad address is a ValueError without secrets."""
+        try:
+            return client(max_retries=0, timeout=600.0, **options)
+        except Exception as error:
+            raise ValueError(f"{self.name} cannot be opened, look at its base URL: {redact(str(error))}") from None
+
     def request(self, prompt: Prompt) -> dict[str, Any]:
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ class Anthropic(Served):
 
         self.sdk = anthropic
         key = os.environ["ANTHROPIC_API_KEY"].strip()
-        self.client = anthropic.Anthropic(api_key=key, base_url=base_url or None, max_retries=0, timeout=600.0)
+        self.client = self.connect(anthropic.Anthropic, api_key=key, base_url=base_url or None)
 
     def request(self, prompt: Prompt) -> dict[str, Any]:
         messages = to_wire(prompt.said)

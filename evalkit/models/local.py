@@ -87,7 +87,7 @@ class Local(Served):
         import openai
 
         self.sdk = openai
-        self.client = openai.OpenAI(api_key="none", base_url=serve(model), max_retries=0, timeout=600.0)
+        self.client = self.connect(openai.OpenAI, api_key="none", base_url=serve(model))
 
     def fit(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
         return small(tools)

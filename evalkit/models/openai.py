@@ -30,7 +30,7 @@ class OpenAI(Served):
 
         self.sdk = openai
         key = os.environ[key_name].strip() if key_name else "none"
-        self.client = openai.OpenAI(api_key=key, base_url=base_url or url or None, max_retries=0, timeout=600.0)
+        self.client = self.connect(openai.OpenAI, api_key=key, base_url=base_url or url or None)
 
     def request(self, prompt: Prompt) -> dict[str, Any]:
         messages = [{"role": "system", "content": prompt.system}] * bool(prompt.system) + to_wire(prompt.said)
