@@ -79,8 +79,8 @@ lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check evalkit tests
 	$(PY) -m ruff format --check --line-length 96 notebooks
-	$(PY) -m nbstripout --verify notebooks/*.ipynb
+	$(PY) -m nbstripout --verify --keep-id notebooks/*.ipynb
 	$(PY) -m mypy
 
 lab: setup
-	$(PY) -m jupyterlab notebooks/explore.ipynb
+	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/explore.ipynb

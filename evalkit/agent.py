@@ -31,7 +31,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
     failure, submission = None, None
     stop, closing = "", ""  # closing: why no tool may be called any more, a spent budget or an empty reply
     try:
-        tools, player = model.fit(condition.tools(sample)), model.for_cell(sample, repeat)
+        tools, player = model.fit(condition.tools(sample)), model.for_cell(sample, repeat, condition.name)
         while not stop:
             working = time.monotonic() - started - waited
             if closing := closing or spent(budget, tools, steps, turns, usage, usd, working):

@@ -40,6 +40,10 @@ def plan(
     suite: Suite, model: Model, conditions: Sequence[str] = (), repeats: int = 1, limit: int = 0
 ) -> dict[str, Cell]:
     """{content key: Cell} of samples × conditions × repeats; `limit` takes the first samples by id."""
+    if repeats < 1 or limit < 0:
+        raise ValueError(
+            f"repeats {repeats}, limit {limit}: write repeats of 1 or more, and a limit of 0 (all) or more"
+        )
     if unknown := set(conditions) - {c.name for c in suite.conditions}:
         names = ", ".join(c.name for c in suite.conditions)
         raise ValueError(f"no condition {', '.join(sorted(unknown))} in {suite.name}; it has: {names}")
@@ -188,6 +192,8 @@ def note(run_dir: Path, name: str, entry: dict[str, Any]) -> None:
     path, draft = run_dir / "run.json", run_dir / ".locks" / "run.json"
     with FileLock(run_dir / ".locks" / "run.lock"):
         content = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        if "at" in entry:
+            entry = entry | {"first_at": content.get(name, {}).get("first_at", entry["at"])}
         draft.write_text(json.dumps(content | {name: entry}, indent=1, sort_keys=True) + "\n", "utf-8")
         draft.replace(path)
 
@@ -202,7 +208,7 @@ def progress(owed: int) -> Callable[[Mapping[str, float]], None]:
         nonlocal handle, tenth
         made = counts["done"] + counts["failed"]
         left = (time.monotonic() - started) / made * (owed - made)
-        text = f"{made:g} of {owed} owed, {counts['failed']:g} failed, {counts['usd']:.4f} USD, {left:.0f} s left"
+        text = f"{made:g} of {owed} done, {counts['failed']:g} failed, {counts['usd']:.4f} USD, {left:.0f} s left"
         if notebook:
             from IPython.display import Markdown, display
 

@@ -103,7 +103,7 @@ def preflight(suite: Suite, model: Model, path: Path, cells: Mapping[str, Cell],
         "prices": pricing.source() if model.priced else "no call costs money",
         "expected cost": expected if model.priced else "0",
         "worst-case cost": f"{sum(worst(cell, name, provider) for cell in owed):.2f} USD" if model.priced else "0",
-        "stops at": f"{max_usd:.2f} USD" if max_usd else "no limit set (max_usd)",
+        "stops at": f"{max_usd:g} USD" if max_usd else "no limit set (max_usd)",
         "corpus": corpus,
         "conditions": f"NOT EQUAL in {', '.join(unequal)}" if unequal else "equal but for tools and their instructions",
         "samples": f"{len(suite.samples)}, sha256 {suite.sha[:16]}" + ", changed since frozen" * (not suite.frozen),
@@ -124,13 +124,14 @@ def worst(cell: Cell, model: str, provider: str) -> float:
 
 def watch(max_usd: float = 0.0, stop_when: float = 0.5) -> Callable[[Any], str]:
     """A watch for grid.fill: stops at a refused key, at `max_usd`, and when more than `stop_when` of ten rows fail."""
-    seen = {"rows": 0, "failed": 0, "usd": 0.0}
+    seen, last = {"rows": 0, "failed": 0, "usd": 0.0}, [""]
 
     def why(row: Any) -> str:
         kind = row.failure.kind if row.failure and row.failure.where == "provider" else ""
+        last[0] = kind or last[0]
         seen["rows"], seen["failed"], seen["usd"] = seen["rows"] + 1, seen["failed"] + bool(kind), seen["usd"] + row.usd
         if kind in ("http_401", "http_402", "http_403"):
-            return f"Stopped: the provider refuses this key or account ({kind}: {row.failure.detail[:200]})."
+            return f"the provider refuses this key or account ({kind}: {row.failure.detail[:200]})."
         if seen["rows"] >= 10 and seen["failed"] > stop_when * seen["rows"]:
             return (
                 f"Stopped: {seen['failed']:g} of {seen['rows']:g} cells failed at the provider, the last with {kind}."

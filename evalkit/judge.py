@@ -36,9 +36,9 @@ SCHEMA = {
 class Grade(BaseModel):
     """What stage `grade` returns; a score out of range is invalid, never clamped."""
 
-    correctness: int = Field(ge=1, le=5)
-    key_fact_match: bool | None = None
-    hallucinated_specifics: bool | None = None
+    correctness: int = Field(ge=1, le=5, strict=True)
+    key_fact_match: bool | None = Field(None, strict=True)
+    hallucinated_specifics: bool | None = Field(None, strict=True)
     reason: str = ""
 
 
@@ -49,7 +49,8 @@ def fill_prompt(name: str, values: Mapping[str, str]) -> str:
     """
     template = (PROMPTS / f"{name}.md").read_text("utf-8")
     fences = "|".join(re.findall(r"^<(\w+)>$", template, re.M))
-    safe = {k: re.sub(rf"<(/?(?:{fences}))>", r"‹\1›", v) if fences else v for k, v in values.items()}
+    fence = re.compile(rf"<(\s*/?\s*(?:{fences})\s*)>", re.I)
+    safe = {k: fence.sub(r"‹\1›", v) if fences else v for k, v in values.items()}
     return re.sub(r"\{([a-z_]+)\}", lambda match: safe[match[1]], template)
 
 
@@ -69,7 +70,7 @@ def read_grade(text: str) -> Grade:
         mark = last_mark(text)
         if mark is None:
             raise ValueError("no JSON object with the field correctness")
-        found = {"correctness": mark}
+        found = {"correctness": int(mark) if mark.isdecimal() else mark}
     return Grade.model_validate(found)
 
 

@@ -20,6 +20,7 @@ def describe(suite: Suite) -> dict[str, Any]:
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "eval_version": EVAL_VERSION,
         "suite": suite.name,
+        "suite_path": str(suite.path.relative_to(ROOT) if suite.path.is_relative_to(ROOT) else suite.path.resolve()),
         "samples_sha256": suite.sha,
         "corpus": suite.corpus,
         "corpus_sha256": suite.corpus_sha,

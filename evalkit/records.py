@@ -111,12 +111,12 @@ class Budget(Record):
 
     model_config = ConfigDict(extra="forbid")
 
-    turns: int = 8
-    tool_calls: int = 12  # of tools that count
-    reply_tokens: int = 4_096  # of one reply
-    output_tokens: int = 0  # of the whole cell; 0 here and below: no limit
-    usd: float = 0.0
-    seconds: float = 0.0  # of working time; waiting in back-off is none
+    turns: int = Field(8, ge=1)
+    tool_calls: int = Field(12, ge=0)  # of tools that count
+    reply_tokens: int = Field(4_096, ge=1)  # of one reply
+    output_tokens: int = Field(0, ge=0)  # of the whole cell; 0 here and below: no limit
+    usd: float = Field(0.0, ge=0)
+    seconds: float = Field(0.0, ge=0)  # of working time; waiting in back-off is none
 
 
 class Sample(Record):

@@ -39,7 +39,7 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
         for trace in (row.model_copy(update={"usd": spent[row.slot]}) for row in latest(written)):
             if trace.suite not in samples:
                 try:
-                    samples[trace.suite] = {s.id: s for s in load_suite(trace.suite).samples}
+                    samples[trace.suite] = {s.id: s for s in load_suite(suite_path(Path(run_dir), trace.suite)).samples}
                 except SuiteError:  # the rows outlive the suite's folder; clusters and tags are then unknown
                     samples[trace.suite] = {}
             found.append((trace, samples[trace.suite].get(trace.sample_id), verdicts.get(trace.key, {})))
@@ -47,6 +47,13 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
     return sorted(
         found, key=lambda r: (last.get(r[0].model, 0), r[0].sample_id, r[0].condition, r[0].model, r[0].repeat)
     )
+
+
+def suite_path(run_dir: Path, name: str) -> str:
+    """Where the suite of a run stands: as run.json says, else data/NAME."""
+    file = run_dir / "run.json"
+    parts = json.loads(file.read_text("utf-8")).values() if file.exists() else ()
+    return next((part["suite_path"] for part in parts if part.get("suite") == name and part.get("suite_path")), name)
 
 
 def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
@@ -70,6 +77,7 @@ def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
                    for by, verdict in said.items() for m, v in verdict.values.items()]  # fmt: skip
         if trace.failure:
             metrics = [(by, m, None, why) for suite, by, m in sorted(known) if suite == trace.suite]
+            metrics = metrics or [("", "correct", None, why)]  # a suite of which nothing was measured
         tidy += [same | {"by": by, "metric": m, "value": v, "failure": fault} for by, m, v, fault in metrics]
     tags = list(dict.fromkeys(c for row in tidy for c in row if c not in COLUMNS))
     return pd.DataFrame(tidy, columns=COLUMNS + tags).astype({"value": float, "usd": float, "seconds": float})
@@ -117,8 +125,8 @@ def gaps(tidy: pd.DataFrame, metric: str, baseline: str, seed: int = 0) -> pd.Da
                 gap = stats.paired_gap(part, metric, a, b, seed=seed, by=by)
             except ValueError:  # nothing to pair with
                 continue
-            table.append({"model": model, "condition": arm, "against": b} | gap._asdict())
-    return pd.DataFrame(table, columns=["model", "condition", "against", *stats.Gap._fields])
+            table.append({"model": model, "condition": arm, "against": b} | gap._asdict() | {"shown": gap.shown})
+    return pd.DataFrame(table, columns=["model", "condition", "against", *stats.Gap._fields, "shown"])
 
 
 def lift(tidy: pd.DataFrame, metric: str, model: str, condition: str, baseline: str, seed: int = 0) -> pd.DataFrame:
@@ -142,7 +150,7 @@ def judge_worth(tidy: pd.DataFrame, judge: str, rule: str = "correct") -> tuple[
     both = passed.merge(rules[["run_id", "key", "value"]], on=["run_id", "key"], suffixes=("", "_rule"))
     both = both.dropna(subset=["value", "value_rule"])
     found = stats.agreement(both["value"], both["value_rule"])
-    missing, order = int(passed["value"].isna().sum()), controls(tidy[tidy["by"] == judge], "pass")
+    missing, order = int(passed["value"].isna().sum()), controls(tidy[tidy["by"] == judge], "pass", "this judge")
     facts = f"{found.n} answers judged, {missing} judgements missing"
     if not found.n:
         return found, f"{judge} has judged nothing that the rules scored ({facts})."
@@ -195,11 +203,11 @@ def headline(tidy: pd.DataFrame, table: pd.DataFrame, metric: str) -> str:
         if missing > 0.1:
             said.append(f"Nothing is claimed for {gap.model} with {gap.condition} against {gap.against}: "
                         f"{missing:.0%} of the measurements are missing.")  # fmt: skip
-        elif gap.low <= 0 <= gap.high:
-            said.append(
-                f"No difference between {gap.condition} and {gap.against} was shown for {gap.model} on "
-                f"{metric}: {gap.estimate:+.2f} {facts}; one of {gap.detectable:.2f} or more would have been."
-            )
+        elif not gap.shown:
+            power = f"the smallest gap it would show four times in five is about {gap.detectable:.2f}"
+            power = power if gap.clusters >= 10 else f"{gap.n} questions are too few to show much"
+            said.append(f"No difference between {gap.condition} and {gap.against} was shown for {gap.model} on "
+                        f"{metric}: {gap.estimate:+.2f} {facts}; {power}.")  # fmt: skip
         else:
             word = "better" if gap.estimate > 0 else "worse"
             said.append(f"With {gap.condition}, {gap.model} scored {abs(gap.estimate):.2f} {word} on {metric} "
@@ -207,20 +215,21 @@ def headline(tidy: pd.DataFrame, table: pd.DataFrame, metric: str) -> str:
     return "\n".join(dict.fromkeys(said)) or "There is no model beside the controls yet, or nothing to compare it with."
 
 
-def controls(tidy: pd.DataFrame, metric: str) -> str:
-    """Do the rules put the oracle on top and the null agent at the bottom of every condition?"""
+def controls(tidy: pd.DataFrame, metric: str, what: str = "these rules") -> str:
+    """Does this metric put the oracle on top and the null agent at the bottom of every condition?"""
     means = tidy[tidy["metric"] == metric].groupby(["condition", "model"])["value"].mean().unstack()
     if not {"script:null", "script:oracle"} <= set(means):
-        return "The controls have not been run: nothing says that the rules measure what they say."
+        return f"The controls have not been run on {metric}: nothing says that {what} measure what they say."
     null, oracle = means["script:null"], means["script:oracle"]
     untested = means.index[null.isna() | oracle.isna()]
     if len(untested):
-        return f"The controls have not been measured under {', '.join(untested)}: nothing tests the rules there."
+        return f"The controls have not been measured under {', '.join(untested)}: nothing tests {what} there."
     bad = means.index[(oracle < means.max(axis=1)) | (null > means.min(axis=1)) | (oracle <= null)]
     if len(bad):
-        return f"The controls are out of order under {', '.join(bad)}: these rules are not to be trusted."
-    facts = f"the oracle scores {oracle.min():.2f} or more on {metric}, the null agent {null.max():.2f} or less"
-    return f"The controls are in order: {facts}."
+        return f"The controls are out of order on {metric} under {', '.join(bad)}: {what} cannot be trusted."
+    return (
+        f"The controls are in order on {metric}: the oracle scores {oracle.min():.2f}, the null agent {null.max():.2f}."
+    )
 
 
 def plot_rates(table: pd.DataFrame, ax: Any) -> Any:
@@ -236,8 +245,8 @@ def plot_rates(table: pd.DataFrame, ax: Any) -> Any:
 
 
 def plot_gaps(table: pd.DataFrame, ax: Any, metric: str) -> Any:
-    """A forest of paired gaps; an interval that covers 0 is grey."""
-    colors = ["0.6" if row.low <= 0 <= row.high else "C0" for row in table.itertuples()]
+    """A forest of paired gaps; one that is not shown to differ from 0 is grey."""
+    colors = ["C0" if row.shown else "0.6" for row in table.itertuples()]
     for y, row in enumerate(table.itertuples()):
         ax.annotate(f"{row.estimate:+.2f}", (row.estimate, y - 0.2), ha="center", fontsize=9)
     reach = 1.1 * float(table[["low", "high"]].abs().max(axis=None)) if len(table) else 1.0

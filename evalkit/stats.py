@@ -18,7 +18,13 @@ class Gap(NamedTuple):
     n: int
     clusters: int
     unmatched: tuple[str, ...]  # samples measured on one side only
-    detectable: float  # the smallest gap this comparison could have seen, 80 times in 100
+    detectable: float  # the smallest gap this comparison would show 80 times in 100
+    p: float | None  # McNemar mid-p, of independent 0/1 values
+
+    @property
+    def shown(self) -> bool:
+        """Is a difference shown? Below six clusters none can be: no sign test gets under .05 there."""
+        return self.clusters >= 6 and (self.low > 0 or self.high < 0) and (self.p is None or self.p < 0.05)
 
 
 class Agreement(NamedTuple):
@@ -87,20 +93,23 @@ def paired_gap(
     unmatched = tuple(sorted(wide.index.get_level_values("sample_id")[wide.isna().any(axis=1)]))
     bounded = min(first.min(), second.min()) >= 0 and max(first.max(), second.max()) <= 1
     reach = 1.0 if bounded else float(np.ptp([*first, *second])) + abs(estimate)
+    binary = set(first) | set(second) <= {0.0, 1.0}
+    p = mcnemar(int(((first - second) > 0).sum()), int(((first - second) < 0).sum()))[1] if binary else None
     if clusters > 1 and np.ptp(total / size) > 1e-9:
         weights = np.random.default_rng(seed).multinomial(clusters, np.full(clusters, 1 / clusters), size=DRAWS)
         means = (weights @ total) / (weights @ size)
         tail = norm.cdf((clusters / (clusters - 1)) ** 0.5 * t.ppf(0.025, clusters - 1))
         low, high = np.quantile(means, [tail, 1 - tail])
-    elif 1 < clusters == len(pairs) and set(first) | set(second) <= {0.0, 1.0}:
-        one, two = first == 1, second == 1
-        _, low, high = newcombe(*(int(np.sum(cell)) for cell in (one & two, one & ~two, ~one & two, ~one & ~two)))
+    elif clusters > 1 and binary:
+        one = pairs.groupby(level=cluster).first()
+        x, y = one[a] == 1, one[b] == 1
+        _, low, high = newcombe(*(int(np.sum(cell)) for cell in (x & y, x & ~y, ~x & y, ~x & ~y)))
+        low, high = min(low, estimate), max(high, estimate)
     else:
         low, high = -reach, reach
     seen = detectable_gap(float(np.var(total / size, ddof=1)), clusters) if clusters > 1 else reach
-    return Gap(
-        estimate, max(-reach, float(low)), min(reach, float(high)), len(pairs), clusters, unmatched, min(seen, reach)
-    )
+    low, high, p = max(-reach, float(low)), min(reach, float(high)), p if clusters == len(pairs) else None
+    return Gap(estimate, low, high, len(pairs), clusters, unmatched, min(seen, reach), p)
 
 
 def effective_n(values: Any) -> float:
@@ -164,8 +173,8 @@ def mcnemar(b: int, c: int) -> tuple[float, float]:
 
     if b + c == 0:
         return 1.0, 1.0
-    exact = float(binomtest(b, b + c).pvalue)
-    return exact, min(1.0, exact - float(binom.pmf(b, b + c, 0.5)))
+    exact = float(binomtest(min(b, c), b + c).pvalue)
+    return exact, min(1.0, exact - float(binom.pmf(min(b, c), b + c, 0.5)))
 
 
 def holm(p: Any) -> list[float]:

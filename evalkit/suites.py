@@ -45,14 +45,23 @@ def load_suite(path: str | Path, allow_hosts: Sequence[str] = ()) -> Suite:
         raise SuiteError(f"{shown(config)}: {error}") from None
     known = {"kind", "corpus", "system", "rules", "budget", "settings", "conditions", "frozen"}
     problems = [f"{shown(config)}: unknown key {k!r}; known: {', '.join(sorted(known))}" for k in spec.keys() - known]
-    no_rule = [rule for rule in spec.get("rules", []) if rule not in RULES]
+    rules = spec.get("rules", [])
+    no_rule = [rule for rule in (rules if isinstance(rules, list) else [rules]) if rule not in RULES]
+    problems += [f"{shown(config)}: rules is text; write a list"] * (not isinstance(rules, list))
     problems += [f"{shown(config)}: no rule {rule!r}; known: {', '.join(RULES)}" for rule in no_rule]
     problems += [f"{shown(config)}: no {k}; a suite needs it" for k in ("kind", "conditions") if not spec.get(k)]
+    if spec.get("kind") and spec["kind"] not in CHECKS:
+        problems.append(f"{shown(config)}: kind {spec['kind']!r} is unknown; known: {', '.join(CHECKS)}")
+    names = [row.get("name") for row in spec.get("conditions", [])]
+    twice = sorted({str(name) for name in names if names.count(name) > 1})
+    problems += [f"{shown(config)}: two conditions are named {name!r}; give each its own name" for name in twice]
     known = {"name", "instructions", "tools", "network"}
     for number, row in enumerate(spec.get("conditions", []), 1):
         odd = sorted(row.keys() - known)
         problems += [f"{shown(config)}: condition {number}: unknown key {k!r}; known: {', '.join(known)}" for k in odd]
         problems += [f"{shown(config)}: condition {number} has no name"] * ("name" not in row)
+        odd = [tool for tool in row.get("tools", []) if tool not in TOOLS]
+        problems += [f"{shown(config)}: condition {number}: no tool {t!r}; known: {', '.join(TOOLS)}" for t in odd]
     try:
         Budget(**spec.get("budget", {}))
         corpus_sha = entry(spec["corpus"])["pages_sha256"] if spec.get("corpus") else ""
@@ -100,6 +109,8 @@ def read_samples(file: Path, kind: str) -> tuple[list[Sample], list[str]]:
             if not line.removeprefix(b"\xef\xbb\xbf").strip():
                 continue
             row = json.loads(line.decode("utf-8-sig"))
+            if not isinstance(row, dict):
+                raise ValueError("not a JSON object")
             row_id = str(row.get("id", "")).strip() or key(row.get("prompt", row.get("question")))
             sample = Sample.model_validate(row | {"id": row_id, "cluster": row.get("cluster") or row_id})
             faults = list(CHECKS[kind](sample)) if kind in CHECKS else []
@@ -118,6 +129,10 @@ def docs_qa(sample: Sample) -> Iterator[str]:
     gold, trap = sample.gold, bool(sample.gold.get("trap"))
     if not sample.prompt.strip() or not str(gold.get("answer") or "").strip():
         yield "the question or gold.answer is empty; a docs_qa sample needs both"
+    if not isinstance(gold.get("trap", False), bool):
+        yield f"gold.trap is {json.dumps(gold['trap'])}; write true, or leave it out"
+    odd = sorted(gold.keys() - {"answer", "key_fact", "urls", "trap"})
+    yield from (f"gold.{name} is unknown; known: answer, key_fact, urls, trap" for name in odd)
     for name in ("key_fact", "urls"):
         values = gold.get(name) or []
         if trap and values:
@@ -128,6 +143,7 @@ def docs_qa(sample: Sample) -> Iterator[str]:
             yield f"gold.{name} is {json.dumps(values)[:60]}; write a list of texts"
 
 
+TOOLS = ("grep_index", "read_page", "fetch_url")
 CHECKS: dict[str, Callable[[Sample], Iterator[str]]] = {"docs_qa": docs_qa}
 
 

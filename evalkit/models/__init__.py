@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from .. import pricing
 from ..records import Reply, Said, Sample, Usage, clean, redact
 from ..tools import Tool
 
-DROPPABLE = {"temperature": "temperature", "reasoning_effort": "effort", "output_config": "effort", "seed": "seed"}
+WIRE_NAMES = {"effort": ("reasoning_effort", "output_config", "effort")}
 RETRIED = (408, 409, 429)  # and every 5xx
 
 
@@ -53,8 +52,8 @@ class Model:
         """One provider turn; raises ProviderError."""
         raise NotImplementedError
 
-    def for_cell(self, sample: Sample, repeat: int) -> Model:
-        """The model that plays one cell; only script: models look at the sample."""
+    def for_cell(self, sample: Sample, repeat: int, condition: str = "") -> Model:
+        """The model that plays one cell; only script: models look at the sample, a recording at its id."""
         return self
 
     def fit(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
@@ -79,7 +78,7 @@ class Served(Model):
         if key_name and not os.environ.get(key_name):
             raise ValueError(f"{key_name} is not set; export it, or put it in .env, and run again")
         self.model, self.name, self.options = model, f"{provider}:{model}", options
-        self.dropped: set[str] = set()
+        self.dropped: dict[str, str] = {}  # option: the name it has on the wire
         self.slots = threading.BoundedSemaphore(self.at_once) if self.at_once else None
 
     def connect(self, client: Callable[..., Any], **options: Any) -> Any:
@@ -93,18 +92,25 @@ class Served(Model):
         raise NotImplementedError
 
     def ask(self, prompt: Prompt) -> Reply:
-        request = self.request(prompt)
+        attempts, waited = 0, 0.0
         while True:
-            request = {name: value for name, value in request.items() if name not in self.dropped}
+            request = self.request(prompt)
             try:
                 reply = retrying(lambda request=request: self._send(request))  # type: ignore[misc]
-                notes = {"dropped": sorted(self.dropped)} if self.dropped else {}
-                return reply.model_copy(update={"notes": notes})
-            except ProviderError as error:  # a parameter this model does not take: leave it out, once and for all
-                named = [n for n in DROPPABLE if n in request and re.search(rf"{n}|{DROPPABLE[n]}", error.detail)]
+                notes = {"dropped": sorted(self.dropped.values())} if self.dropped else {}
+                more = {"notes": notes, "attempts": reply.attempts + attempts, "waited": reply.waited + waited}
+                return reply.model_copy(update=more)
+            except ProviderError as error:
+                attempts, waited = attempts + error.attempts, waited + error.waited
+                named = [(n, word) for n in self.taken() for word in WIRE_NAMES.get(n, (n,)) if word in error.detail]
                 if error.kind != "http_400" or not named:
+                    error.attempts, error.waited = attempts, waited
                     raise
-                self.dropped.add(named[0])
+                self.dropped |= dict(named[:1])  # an option this model does not take: left out, once and for all
+
+    def taken(self) -> dict[str, Any]:
+        """The options this model takes."""
+        return {name: value for name, value in self.options.items() if name not in self.dropped}
 
     def _send(self, request: dict[str, Any]) -> Reply:
         import httpx2
@@ -215,7 +221,7 @@ def parse_reply(body: dict[str, Any], wire: str) -> Reply:
     if error or body.get("type") == "error":
         error = error if isinstance(error, dict) else {"message": str(error or body)}
         kind = str(error.get("type") or error.get("code") or "error")
-        raise ProviderError(kind, str(error.get("message") or body), retry=True)
+        raise ProviderError(kind, str(error.get("message") or body), retry="invalid" not in kind)
     if wire == "anthropic":
         from .anthropic import parse
     else:

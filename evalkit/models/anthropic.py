@@ -34,11 +34,12 @@ class Anthropic(Served):
             # a history with tool calls must keep its tools defined, so closing forbids them instead
             choice = {"type": "none" if prompt.closing else "auto"}
             request |= {"tools": [*tools[:-1], tools[-1] | {"cache_control": CACHE}], "tool_choice": choice}
-        output = {"effort": self.options["effort"]} if "effort" in self.options else {}
+        options = self.taken()
+        output = {"effort": options["effort"]} if "effort" in options else {}
         if prompt.schema:
             output["format"] = {"type": "json_schema", "schema": prompt.schema}
-        if "temperature" in self.options:
-            request["temperature"] = self.options["temperature"]
+        if "temperature" in options:
+            request["temperature"] = options["temperature"]
         return request | ({"output_config": output} if output else {})
 
 

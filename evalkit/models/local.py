@@ -93,13 +93,13 @@ class Local(Served):
         return small(tools)
 
     def request(self, prompt: Prompt) -> dict[str, Any]:
-        schema = prompt.schema or decision(() if prompt.closing else prompt.tools)
+        schema = bounded(prompt.schema) if prompt.schema else decision(() if prompt.closing else prompt.tools)
         system = prompt.system if prompt.schema else f"{prompt.system}\n\n{menu(prompt.tools)}"
         messages = [{"role": "system", "content": system}]
         messages += [] if prompt.schema or not prompt.tools else lines(examples(prompt.tools))
         return {
             "model": self.model, "messages": messages + lines(prompt.said), "max_tokens": min(prompt.max_tokens, 300),
-            "temperature": 0, "seed": 0, "cache_prompt": True,
+            "temperature": 0, "seed": 0, "cache_prompt": False,
             "response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}},
         }  # fmt: skip
 
@@ -117,6 +117,12 @@ class Local(Served):
             return reply.model_copy(update={"text": said["final"]})
         call = Call(id=f"call-{len(prompt.said)}", name=said["tool"], args=said["arguments"], raw=reply.text)
         return reply.model_copy(update={"text": "", "calls": (call,)})
+
+
+def bounded(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with its texts short enough to end inside a reply."""
+    texts = {n: p | {"maxLength": 200} for n, p in schema["properties"].items() if p.get("type") == "string"}
+    return schema | {"properties": schema["properties"] | texts}
 
 
 def decision(tools: Sequence[Tool]) -> dict[str, Any]:

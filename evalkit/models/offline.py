@@ -113,7 +113,7 @@ class Script(Model):
         self.kind, self.seed, self.sample, self.repeat = kind, seed, sample, repeat
         self.name, self.options = f"script:{kind}", {"seed": seed} if kind == "random" else {}
 
-    def for_cell(self, sample: Sample, repeat: int) -> Model:
+    def for_cell(self, sample: Sample, repeat: int, condition: str = "") -> Model:
         return Script(self.kind, self.seed, sample, repeat)
 
     def ask(self, prompt: Prompt) -> Reply:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Call, Reply, Said, Step, Usage
+from ..records import Call, Reply, Said, Step, Usage, redact
 from . import SERVERS, Prompt, Served
 
 
@@ -16,14 +17,16 @@ class OpenAI(Served):
 
     def __init__(self, provider: str, model: str, options: dict[str, Any], base_url: str = ""):
         url, key_name = SERVERS.get(provider, ("", "OPENAI_API_KEY"))
+        name = model
         if provider == "compat":
-            name, _, url = model.partition("@")
-            if not url.startswith(("http://", "https://")):
+            model, _, url = model.partition("@")
+            if not re.match(r"https?://[^@]+$", url):
                 raise ValueError(
-                    f"compat:{model}: write compat:NAME@URL, for example compat:qwen@http://127.0.0.1:8080/v1"
+                    f"compat:{redact(name)}: write compat:NAME@URL, as in compat:qwen@http://127.0.0.1:8080/v1"
                 )
-            model, key_name = name, "COMPAT_API_KEY" if os.environ.get("COMPAT_API_KEY") else ""
+            key_name = "COMPAT_API_KEY" if os.environ.get("COMPAT_API_KEY") else ""
         super().__init__(model, options, provider, key_name)
+        self.name = f"{provider}:{redact(name)}"
         self.priced = provider not in ("compat", "ollama", "llamacpp")
         self.limit = "max_completion_tokens" if provider == "openai" else "max_tokens"
         import openai
@@ -42,7 +45,7 @@ class OpenAI(Served):
             shape = {"name": "reply", "schema": prompt.schema}
             request["response_format"] = {"type": "json_schema", "json_schema": shape}
         names = {"effort": "reasoning_effort", "temperature": "temperature"}
-        return request | {names[name]: value for name, value in self.options.items()}
+        return request | {names[name]: value for name, value in self.taken().items()}
 
 
 def to_wire(said: Sequence[Said]) -> list[dict[str, Any]]:

@@ -1,9 +1,14 @@
-"""Record every reply of a model by the hash of its request, and answer from such a file without a key or a network."""
+"""Record every reply of a model by the hash of its request, and answer from such a file without a key or a network.
+
+A line holds the cell it belongs to and the conversation it was part of: a cell that was asked again, after a fault or a
+kill, is replayed as its last conversation went.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +16,36 @@ from ..records import Reply, Sample, Step, Usage, key
 from ..tools import Tool
 from . import Model, Prompt, ProviderError
 
+UNPRICED = ("local", "extractive", "script", "compat", "ollama", "llamacpp")
 
-def request_hash(model: Model, repeat: int, prompt: Prompt) -> str:
-    """What is asked, without what the clock put into it; the repeat is part, so that repeats never collapse."""
+
+def request_hash(model: Model, prompt: Prompt) -> str:
+    """What is asked, without what the clock put into it."""
     plain: list[Any] = [(s.call.id, s.result, s.ok) if isinstance(s, Step) else
-             (s.text, s.calls) if isinstance(s, Reply) else s for s in prompt.said]  # fmt: skip
+                        (s.text, s.calls) if isinstance(s, Reply) else s for s in prompt.said]  # fmt: skip
     tools = [(t.name, t.about, t.schema) for t in prompt.tools]
-    return key(model.name, model.options, repeat, prompt._replace(said=plain, tools=()), tools)
+    return key(model.name, model.options, prompt._replace(said=plain, tools=()), tools)
 
 
 class Recording(Model):
     """The model itself, every reply and every fault of which is appended to a file."""
 
-    def __init__(self, model: Model, path: str, repeat: int = 0, player: Model | None = None, gate: Any = None):
-        self.model, self.path, self.repeat, self.player = model, path, repeat, player or model
-        self.gate = gate or threading.Lock()
+    def __init__(
+        self, model: Model, path: str, cell: tuple[Any, ...] = (), player: Model | None = None, gate: Any = None
+    ):
+        self.model, self.path, self.cell, self.player = model, path, cell, player or model
+        self.gate, self.talk = gate or threading.Lock(), uuid.uuid4().hex
         self.name, self.options, self.priced, self.at_once = model.name, model.options, model.priced, model.at_once
 
-    def for_cell(self, sample: Sample, repeat: int) -> Model:
-        return Recording(self.model, self.path, repeat, self.model.for_cell(sample, repeat), self.gate)
+    def for_cell(self, sample: Sample, repeat: int, condition: str = "") -> Model:
+        player = self.model.for_cell(sample, repeat, condition)
+        return Recording(self.model, self.path, (sample.id, condition, repeat), player, self.gate)
 
     def fit(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
         return self.model.fit(tools)
 
     def ask(self, prompt: Prompt) -> Reply:
-        line: dict[str, Any] = {"hash": request_hash(self, self.repeat, prompt)}
+        line: dict[str, Any] = {"hash": request_hash(self, prompt), "cell": self.cell, "talk": self.talk}
         try:
             reply = self.player.ask(prompt)
             line |= {"reply": reply.model_dump(mode="json"), "wire": reply.wire}
@@ -45,7 +55,7 @@ class Recording(Model):
                              "usage": error.usage.model_dump(), "served": error.served}  # fmt: skip
             raise
         finally:
-            if len(line) > 1:
+            if {"reply", "error"} & line.keys():
                 with self.gate, open(self.path, "a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
 
@@ -55,16 +65,29 @@ class Replay(Model):
 
     replayed = True
 
-    def __init__(self, name: str, options: dict[str, Any], path: str, repeat: int = 0, lines: Any = None):
+    def __init__(self, name: str, options: dict[str, Any], path: str):
         if not Path(path).is_file():
             raise ValueError(f"replay: {path} does not exist; record a run with -p record FILE first")
-        self.name, self.options, self.path, self.repeat = name, options, path, repeat
-        self.priced = name.partition(":")[0] not in ("local", "extractive", "script", "compat", "ollama", "llamacpp")
-        rows = (json.loads(line) for line in Path(path).read_text("utf-8").splitlines()) if lines is None else ()
-        self.lines = {row["hash"]: row for row in rows} if lines is None else lines
+        self.name, self.options, self.path = name, options, path
+        self.priced = name.partition(":")[0] not in UNPRICED
+        lines = [json.loads(line) for line in Path(path).read_text("utf-8").splitlines()]
+        last = {tuple(line["cell"]): line["talk"] for line in lines}
+        self.kept = [line for line in lines if not line["cell"] or last[tuple(line["cell"])] == line["talk"]]
+        self.cell: tuple[Any, ...] = ()
+        self.answers = self._of(())
 
-    def for_cell(self, sample: Sample, repeat: int) -> Model:
-        return Replay(self.name, self.options, self.path, repeat, self.lines)
+    def _of(self, cell: tuple[Any, ...]) -> dict[str, list[dict[str, Any]]]:
+        """{request hash: its answers in order}; a fault that a later reply made good is left out."""
+        answers: dict[str, list[dict[str, Any]]] = {}
+        for line in self.kept:
+            if tuple(line["cell"]) == cell:
+                answers.setdefault(line["hash"], []).append(line)
+        return {name: [x for x in found if "reply" in x] or found for name, found in answers.items()}
+
+    def for_cell(self, sample: Sample, repeat: int, condition: str = "") -> Model:
+        player = object.__new__(Replay)
+        player.__dict__ |= self.__dict__ | {"answers": self._of((sample.id, condition, repeat))}
+        return player
 
     def fit(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
         if not self.name.startswith("local:"):
@@ -74,9 +97,10 @@ class Replay(Model):
         return small(tools)
 
     def ask(self, prompt: Prompt) -> Reply:
-        line = self.lines.get(request_hash(self, self.repeat, prompt))
-        if line is None:
+        found = self.answers.get(request_hash(self, prompt), [])
+        if not found:
             raise ProviderError("not_recorded", f"{self.path} holds no reply to this request")
+        line = found.pop(0) if len(found) > 1 else found[0]  # asked again, the last answer stands
         if "error" in line:
             error = ProviderError(line["error"]["kind"], line["error"]["detail"])
             error.attempts, error.served = line["error"]["attempts"], line["error"]["served"]

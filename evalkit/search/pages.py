@@ -15,7 +15,6 @@ from ..scoring import same_page
 from ..tools import Found, Tool, ToolError, tool
 
 CONTEXT, SNIPPET, PER_PAGE = 2, 240, 3  # lines around a match, characters of a snippet, matches shown of one page
-WORD = re.compile(r"\w+")
 
 
 class Pages:
@@ -28,7 +27,6 @@ class Pages:
             url: list(accumulate((len(x) + 1 for x in lines), initial=0)) for url, lines in self.lines.items()
         }
         self.urls = {same_page(url): url for url in pages}
-        self.count = Counter(word for text in pages.values() for word in WORD.findall(text.lower()))
 
     def tools(self, page_limit: int = 30_000, search_limit: int = 6_000) -> tuple[Tool, Tool]:
         """The two tools, bound to this snapshot, with their limits in characters."""
@@ -65,17 +63,16 @@ class Pages:
         except re2.error as error:
             why = error.args[0].decode("utf-8", "replace")
             raise ToolError(f"The pattern does not compile ({why}). Mend it, or search it with literal=true.") from None
-        hits: dict[tuple[str, int], tuple[int, int]] = {}  # (url, line) -> (rarity, place in the page)
-        rarity: dict[str, int] = {}
+        found: list[tuple[str, str, int]] = []  # (matched text, url, place in the page)
         for url, text in self.text.items():
-            for match in regex.finditer(text):
-                start, end = match.span()
-                found = self._words(text, start, end)
-                if found not in rarity:
-                    rarity[found] = min((self.count[w] for w in WORD.findall(found)), default=1 << 30)
-                at = (url, bisect.bisect_right(self.starts[url], start) - 1)
-                if end > start and (at not in hits or rarity[found] < hits[at][0]):
-                    hits[at] = rarity[found], start
+            spans = (match.span() for match in regex.finditer(text))
+            found += [(text[start:end].lower(), url, start) for start, end in spans if end > start]
+        count = Counter(text for text, _, _ in found)
+        hits: dict[tuple[str, int], tuple[int, int]] = {}  # (url, line) -> (how often its rarest text matched, place)
+        for text, url, start in found:
+            at = (url, bisect.bisect_right(self.starts[url], start) - 1)
+            if at not in hits or count[text] < hits[at][0]:
+                hits[at] = count[text], start
         shown: list[str] = []
         per_page: Counter[str] = Counter()
         for url, line in sorted(hits, key=lambda at: (hits[at][0], *at)):
@@ -92,15 +89,6 @@ class Pages:
         if start_line > len(lines):
             raise ToolError(f"The page has {len(lines)} lines. Give a start_line up to that.")
         return Found(lines[start_line - 1 :], len(lines), start=start_line)
-
-    @staticmethod
-    def _words(text: str, start: int, end: int) -> str:
-        """The whole words that a match touches."""
-        while start and WORD.match(text[start - 1]):
-            start -= 1
-        while end < len(text) and WORD.match(text[end]):
-            end += 1
-        return text[start:end].lower()
 
     def _snippet(self, url: str, line: int, place: int) -> str:
         first = max(0, line - CONTEXT)

@@ -6,6 +6,8 @@ redirect anew; robots.txt is obeyed; one request a second per host; 10 s and 2 M
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import ipaddress
 import re
 import socket
@@ -13,16 +15,19 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import urllib3
 from pydantic import Field
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from ..tools import Tool, ToolError, tool
 
 AGENT = "evalkit/0.1 (research on search agents; contact: the operator of this run)"
 SECONDS, BYTES, REDIRECTS, PAUSE = 10.0, 2_000_000, 5, 1.0
 TEXT = ("text/", "application/json", "application/xhtml", "application/xml")
+UNICAST = ipaddress.ip_network("2000::/3")
+SAFE = "/:;,=&?@!$'()*+~%[]#"
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -43,18 +48,26 @@ class Web:
 
     def fetch(self, url: str) -> str:
         """The readable text of a page; raises ToolError with what the model should know."""
-        for _ in range(REDIRECTS + 1):
-            url = url.strip()
-            self._obey_robots(url)
-            status, headers, body = self._get(url)
-            if 300 <= status < 400 and headers.get("location"):
-                url = urljoin(url, headers["location"])
-                continue
-            kind = headers.get("content-type", "text/plain").lower()
-            if not kind.startswith(TEXT):
-                return f"{url} is {kind.partition(';')[0]}, {len(body)} bytes; only text and HTML can be read."
+        status, headers, body, url = self._follow(url, robots=True)
+        kind = headers.get("content-type", "text/plain").lower()
+        if kind.startswith(TEXT):
             text = readable(body, kind)
-            return text if status < 400 else f"This is an error page (HTTP {status}), not content:\n\n{text[:2000]}"
+        else:
+            text = f"{url} is {kind.partition(';')[0]}, {len(body)} bytes; only text and HTML can be read."
+        return text if status < 400 else f"This is an error page (HTTP {status}), not content:\n\n{text[:2000]}"
+
+    def _follow(self, url: str, robots: bool) -> tuple[int, dict[str, str], bytes, str]:
+        """The last answer of a chain of redirects, each hop of which is checked like the first, and its address."""
+        for _ in range(REDIRECTS + 1):
+            if robots:
+                self._obey_robots(url)
+            status, headers, body = self._get(url)
+            if not 300 <= status < 400 or not headers.get("location"):
+                return status, headers, body, url
+            try:
+                url = urljoin(url, headers["location"])
+            except ValueError:
+                raise ToolError("The page redirects to an address that is none. Use another page.") from None
         raise ToolError(f"More than {REDIRECTS} redirects; the page cannot be read.")
 
     def _obey_robots(self, url: str) -> None:
@@ -65,7 +78,7 @@ class Web:
         site = f"{parts.scheme}://{parts.netloc}"
         if site not in self.robots:
             try:
-                status, _, body = self._get(f"{site}/robots.txt")
+                status, _, body, _ = self._follow(f"{site}/robots.txt", robots=False)
             except ToolError as error:
                 raise ToolError(f"robots.txt of {site} could not be read, so no page is fetched: {error}") from None
             if status >= 500 or status == 429:
@@ -78,36 +91,43 @@ class Web:
     def _get(self, url: str) -> tuple[int, dict[str, str], bytes]:
         """One request to an address that has been checked: (status, headers in lower case, at most BYTES of body)."""
         parts = split(url)
-        host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme]
+        host, port = (
+            (parts.hostname or "").encode("idna").decode(),
+            parts.port or {"http": 80, "https": 443}[parts.scheme],
+        )
         address = self._checked(host, port)
         with self.gate:
             now = time.monotonic()
             start = max(now, self.next_request.get(host, 0.0))
             self.next_request[host] = start + (0.0 if host in self.allow_hosts else PAUSE)
         time.sleep(start - now)
-        timeout = urllib3.Timeout(connect=SECONDS, read=SECONDS)
-        pool: urllib3.HTTPConnectionPool
-        if parts.scheme == "https":
-            names: dict[str, Any] = {"server_hostname": host, "assert_hostname": host}
-            pool = urllib3.HTTPSConnectionPool(address, port, timeout=timeout, **names)
-        else:
-            pool = urllib3.HTTPConnectionPool(address, port, timeout=timeout)
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        sent = {"Host": parts.netloc.rpartition("@")[2], "User-Agent": AGENT, "Accept": "text/html, text/*;q=0.9"}
-        deadline, body = time.monotonic() + SECONDS, b""
-        how: dict[str, Any] = {"headers": sent, "redirect": False, "retries": False, "preload_content": False}
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        names: dict[str, Any] = {"server_hostname": host, "assert_hostname": host} if kind is HTTPSConnection else {}
+        path = quote(parts.path or "/", safe=SAFE) + (f"?{quote(parts.query, safe=SAFE)}" if parts.query else "")
+        named = host if parts.port is None else f"{host}:{port}"
+        sent = {
+            "Host": named,
+            "User-Agent": AGENT,
+            "Accept": "text/html, text/*;q=0.9",
+            "Accept-Encoding": "gzip, deflate",
+        }
+        body, connection = b"", kind(address, port, timeout=SECONDS, **names)
         try:
-            with pool.urlopen("GET", path, **how) as response:
-                for chunk in response.stream(65_536, decode_content=True):
+            connection.connect()
+            watchdog = threading.Timer(SECONDS, _hang_up, [connection.sock])  # however slowly the page drips
+            watchdog.start()
+            try:
+                connection.request("GET", path, headers=sent, preload_content=False)
+                response = connection.getresponse()
+                while len(body) <= BYTES and (chunk := response.read1(65_536, decode_content=True)):
                     body += chunk
-                    if len(body) > BYTES or time.monotonic() > deadline:
-                        body = body[:BYTES]
-                        break
-                return response.status, {k.lower(): v for k, v in response.headers.items()}, body
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            finally:
+                watchdog.cancel()
+            return response.status, {k.lower(): v for k, v in response.headers.items()}, body[:BYTES]
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
             raise ToolError(f"{host} could not be read ({type(error).__name__}). Try another page.") from None
         finally:
-            pool.close()
+            connection.close()
 
     def _checked(self, host: str, port: int) -> str:
         """The address to connect to: every address of the host must be public, or the host named in allow_hosts."""
@@ -125,22 +145,33 @@ def split(url: str):  # type: ignore[no-untyped-def]  # urllib's own type is lon
     """The parts of an http(s) URL; raises ToolError for any other."""
     try:
         parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+        if (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.port != 0
+            and not re.search(r"[\x00-\x1f\x7f]", url)
+        ):
+            parts.hostname.encode("idna")
             return parts
     except ValueError:
         pass
     raise ToolError("That is not an http(s) URL. Give one such as https://example.org/page.")
 
 
+def _hang_up(sock: Any) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
 def public(address: str) -> bool:
-    """Is it global unicast? Mapped, NAT64, 6to4 and Teredo spellings count as the IPv4 address inside them."""
+    """Is it global unicast? For IPv6 that is 2000::/3; what carries an IPv4 address is judged by that address too."""
     ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in NAT64 else None
-        inner = ip.ipv4_mapped or nat64 or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if inner is not None:
-            return public(str(inner))
-    return ip.is_global and not ip.is_multicast
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip.is_global and not ip.is_multicast
+    if ip in NAT64 or ip.ipv4_mapped:
+        return public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+    inner = ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+    return ip in UNICAST and ip.is_global and (inner is None or public(str(inner)))
 
 
 def readable(body: bytes, kind: str) -> str:
