@@ -36,7 +36,7 @@ demo: setup
 ifeq ($(MODEL),extractive:)
 	$(NOTEBOOK) notebooks/run.ipynb results/$(RUN)/run-local.ipynb -p run_id "$(RUN)" -p model $(LOCAL) -p limit 6
 	$(NOTEBOOK) notebooks/judge.ipynb results/$(RUN)/judge.ipynb -p run_id "$(RUN)" -p judge $(LOCAL) -p limit 6 \
-	  -p models "$(LOCAL),script:null,script:oracle"
+	  -p models "$(LOCAL),script:null,script:oracle" -p conditions index_grep
 else
 	$(NOTEBOOK) notebooks/judge.ipynb results/$(RUN)/judge.ipynb -p run_id "$(RUN)"
 endif

@@ -121,8 +121,9 @@ class Local(Served):
 
 def bounded(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with its texts short enough to end inside a reply."""
-    texts = {n: p | {"maxLength": 200} for n, p in schema["properties"].items() if p.get("type") == "string"}
-    return schema | {"properties": schema["properties"] | texts}
+    properties = schema.get("properties", {})
+    texts = {n: p | {"maxLength": 200} for n, p in properties.items() if p.get("type") == "string"}
+    return schema | ({"properties": properties | texts} if properties else {})
 
 
 def decision(tools: Sequence[Tool]) -> dict[str, Any]:
