@@ -111,7 +111,7 @@ class Budget(Record):
 
     model_config = ConfigDict(extra="forbid")
 
-    turns: int = Field(8, ge=1)
+    turns: int = Field(8, ge=0)
     tool_calls: int = Field(12, ge=0)  # of tools that count
     reply_tokens: int = Field(4_096, ge=1)  # of one reply
     output_tokens: int = Field(0, ge=0)  # of the whole cell; 0 here and below: no limit

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from . import grid, stats
-from .records import CONTROLS, EVAL_VERSION, Sample, Trace, Verdict, latest
+from .records import CONTROLS, EVAL_VERSION, ROOT, Sample, Trace, Verdict, latest
 from .suites import SuiteError, load_suite
 
 COLUMNS = ["key", "run_id", "suite", "sample_id", "cluster", "condition", "model", "effort", "repeat", "stop",
@@ -53,7 +53,8 @@ def suite_path(run_dir: Path, name: str) -> str:
     """Where the suite of a run stands: as run.json says, else data/NAME."""
     file = run_dir / "run.json"
     parts = json.loads(file.read_text("utf-8")).values() if file.exists() else ()
-    return next((part["suite_path"] for part in parts if part.get("suite") == name and part.get("suite_path")), name)
+    paths = (part["suite_path"] for part in parts if part.get("suite") == name and part.get("suite_path"))
+    return next((str(ROOT / path) for path in paths), name)
 
 
 def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:

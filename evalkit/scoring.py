@@ -34,7 +34,11 @@ def _phrases() -> dict[str, re.Pattern[str]]:
     words = tables.pop("words")
     spelled = {name: "|".join(table["patterns"]) for name, table in tables.items()}
     fill = re.compile(r"\{([a-z]+)\}")
-    return {name: re.compile(fill.sub(lambda m: words[m[1]], text)) for name, text in spelled.items()}
+
+    def spell(text: str) -> str:
+        return fill.sub(lambda match: spell(words[match[1]]), text)
+
+    return {name: re.compile(spell(text)) for name, text in spelled.items()}
 
 
 PHRASES = _phrases()
@@ -78,7 +82,8 @@ def host(url: str) -> str:
 def prose(answer: str) -> str:
     """The answer's own words: without its list of sources, lower case, plain apostrophes, single spaces."""
     text = unicodedata.normalize("NFKC", SOURCES.sub("", answer)).replace("’", "'").replace("ʼ", "'")
-    return "\n".join(" ".join(line.split()) for line in text.lower().splitlines() if line.strip())
+    text = re.sub(r"\*\*|__|^[ \t]*(?:#+|[-*+>]|\d+\.)[ \t]+", "", text.lower(), flags=re.M)  # markdown
+    return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
 def declined(text: str) -> bool:
@@ -88,10 +93,15 @@ def declined(text: str) -> bool:
 
 
 def _declines(sentence: str) -> bool:
-    """One sentence declines, unless what follows its `but` tells something."""
+    """One sentence declines, unless what stands on the other side of its `but` tells something."""
+    sentence = re.sub(r"^(?:although|though|while|even though|even if)\b[^,]*,\s*", "", sentence)
     match = PHRASES["declines"].search(sentence)
-    aside = match and PHRASES["aside"].search(sentence, match.end())
-    return match is not None and not (aside and _informs(sentence[aside.end() :]))
+    if match is None:
+        return False
+    before = PHRASES["aside"].search(sentence, 0, match.start())
+    after = PHRASES["aside"].search(sentence, match.end())
+    told = (before and _informs(sentence[: before.start()])) or (after and _informs(sentence[after.end() :]))
+    return not told
 
 
 def _informs(sentence: str) -> bool:

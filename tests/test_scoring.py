@@ -93,9 +93,11 @@ def test_host_path_and_query_tell_pages_apart(one, other):
     assert same_page(one) != same_page(other)
 
 
-@pytest.mark.parametrize("name", ["declined.jsonl", "declined_unseen.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["declined", "declined_unseen", "declined_unseen2", "declined_unseen3", "declined_unseen4"]
+)
 def test_declining_is_told_from_answering_nine_times_in_ten(name):
-    rows = cases(name)
+    rows = cases(f"{name}.jsonl")
     assert len(rows) >= 30 and 10 <= sum(row["declined"] for row in rows) <= len(rows) - 10
     missed = [row["text"] for row in rows if declined(row["text"]) != row["declined"]]
     assert len(missed) <= len(rows) / 10, "\n".join(missed)
