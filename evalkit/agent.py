@@ -48,7 +48,13 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                 stop = "output_tokens" if spent(budget, usage=usage) else "truncated"
             elif closing:  # its last words count; calls in it are stored and not run
                 steps += [unrun(call, turns) for call in reply.calls]
-                stop = closing if closing != "empty" else "abstained" if scoring.declined(reply.text) else "answered"
+                stop = (
+                    closing
+                    if closing != "empty"
+                    else "abstained"
+                    if scoring.declined(reply.text.strip())
+                    else "answered"
+                )
             elif reply.calls:
                 for call in reply.calls:
                     free = any(t.name == call.name and not t.counts for t in tools)
@@ -58,7 +64,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                     if steps[-1].ok and any(t.final and t.name == call.name for t in tools):
                         stop, submission = "submitted", call.args
             elif reply.text.strip():
-                stop = "abstained" if scoring.declined(reply.text) else "answered"
+                stop = "abstained" if scoring.declined(reply.text.strip()) else "answered"
             elif not spent(budget, tools, steps, turns, usage, usd):  # an empty reply
                 closing, notes["asked_again"] = "empty", "empty reply"
     except ProviderError as error:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from . import agent
 from .models import Model
-from .records import CONTROLS, EVAL_VERSION, Cell, Record, Suite, Trace, Verdict, key, latest, load_rows
+from .records import CONTROLS, EVAL_VERSION, Cell, Failure, Record, Suite, Trace, Verdict, key, latest, load_rows
 
 Work = Callable[[str, Any], Trace | Verdict]
 _gate = threading.Lock()
@@ -148,7 +148,20 @@ def fill(
 
 def _measure(path: Path, work: Work, k: str, cell: Any) -> Trace | Verdict:
     row = work(k, cell)
-    append(path, row)
+    try:
+        append(path, row)
+    except ValueError as error:  # what was answered cannot be written as JSON; that it was paid for can
+        failure = Failure(where="agent", kind="unwritable", detail=str(error)[:300])
+        bare: dict[str, Any] = {
+            "steps": (),
+            "answer": "",
+            "submission": None,
+            "notes": {},
+            "stop": "failed",
+            "failure": failure,
+        }
+        row = row.model_copy(update={n: v for n, v in bare.items() if n in type(row).model_fields})
+        append(path, row)
     return row
 
 
@@ -187,11 +200,23 @@ def append(path: Path, row: Record) -> None:
         file.write(line)
 
 
+def made(run_dir: Path) -> dict[str, dict[str, Any]]:
+    """How the parts of a run were made, from run.json; raises ValueError where that file is damaged."""
+    path = run_dir / "run.json"
+    try:
+        content = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
+        raise ValueError(f"{path} is damaged; move it away and run run.ipynb again, which measures nothing twice")
+    return content
+
+
 def note(run_dir: Path, name: str, entry: dict[str, Any]) -> None:
     """Record how a part of the run was made: run.json[name] = entry."""
     path, draft = run_dir / "run.json", run_dir / ".locks" / "run.json"
     with FileLock(run_dir / ".locks" / "run.lock"):
-        content = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        content = made(run_dir)
         if "at" in entry:
             entry = entry | {"first_at": content.get(name, {}).get("first_at", entry["at"])}
         draft.write_text(json.dumps(content | {name: entry}, indent=1, sort_keys=True) + "\n", "utf-8")

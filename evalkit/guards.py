@@ -124,18 +124,18 @@ def worst(cell: Cell, model: str, provider: str) -> float:
 
 def watch(max_usd: float = 0.0, stop_when: float = 0.5) -> Callable[[Any], str]:
     """A watch for grid.fill: stops at a refused key, at `max_usd`, and when more than `stop_when` of ten rows fail."""
+    if not (max_usd >= 0 and 0 <= stop_when <= 1):
+        raise ValueError(f"max_usd {max_usd}, stop_when {stop_when}: write 0 or more, and a share from 0 to 1")
     seen, last = {"rows": 0, "failed": 0, "usd": 0.0}, [""]
 
     def why(row: Any) -> str:
-        kind = row.failure.kind if row.failure and row.failure.where == "provider" else ""
+        kind = row.failure.kind if row.failure else ""
         last[0] = kind or last[0]
         seen["rows"], seen["failed"], seen["usd"] = seen["rows"] + 1, seen["failed"] + bool(kind), seen["usd"] + row.usd
         if kind in ("http_401", "http_402", "http_403"):
             return f"the provider refuses this key or account ({kind}: {row.failure.detail[:200]})."
         if seen["rows"] >= 10 and seen["failed"] > stop_when * seen["rows"]:
-            return (
-                f"Stopped: {seen['failed']:g} of {seen['rows']:g} cells failed at the provider, the last with {kind}."
-            )
+            return f"Stopped: {seen['failed']:g} of {seen['rows']:g} cells failed, the last with {kind}."
         return f"Stopped: {seen['usd']:.4f} USD spent, the limit is {max_usd}." if 0 < max_usd <= seen["usd"] else ""
 
     return why

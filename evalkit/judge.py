@@ -64,7 +64,7 @@ def read_grade(text: str) -> Grade:
         try:
             value, at = json.JSONDecoder().raw_decode(text, at)
             found = value if "correctness" in value else found
-        except ValueError:
+        except (ValueError, RecursionError):
             at += 1
     if found is None:
         mark = last_mark(text)
@@ -76,7 +76,8 @@ def read_grade(text: str) -> Grade:
 
 def last_mark(text: str) -> str | None:
     """The last [[mark]] of a free-text verdict; a final line such as "Verdict: [[B]]" counts before all others."""
-    anchored = re.findall(r"\b(?:final rating|rating|verdict|score|grade)\W+\[\[([^\]]+)\]\]", text, re.I)
+    label = r"(?:^|(?<=[.!?\]]\s))\W*(?:final rating|rating|verdict|score|grade)[:\s*]+\[\[([^\]]+)\]\]"
+    anchored = re.findall(label, text, re.I | re.M)
     marks = anchored or re.findall(r"\[\[([^\]]+)\]\]", text)
     return marks[-1] if marks else None
 

@@ -40,6 +40,9 @@ def redact(text: str) -> str:
 
 Text = Annotated[str, BeforeValidator(clean)]
 Json = Annotated[Any, BeforeValidator(clean)]
+Tokens = Annotated[int, BeforeValidator(lambda count: max(0, int(count or 0)))]  # null counts 0
+COLUMNS = ["key", "run_id", "suite", "sample_id", "cluster", "condition", "model", "effort", "repeat", "stop",
+           "failure", "by", "metric", "value", "usd", "tokens", "seconds"]  # fmt: skip
 
 
 class Record(BaseModel):
@@ -51,11 +54,11 @@ class Record(BaseModel):
 class Usage(Record):
     """Tokens of one or more calls; `input` excludes both cache counts, `reasoning` is part of `output`."""
 
-    input: int = 0
-    output: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
-    reasoning: int = 0
+    input: Tokens = 0
+    output: Tokens = 0
+    cache_read: Tokens = 0
+    cache_write: Tokens = 0
+    reasoning: Tokens = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
@@ -92,9 +95,9 @@ class Reply(Record):
 
     text: Text = ""
     calls: tuple[Call, ...] = ()
-    stop: str | None = None  # the provider's word, verbatim
+    stop: Text | None = None  # the provider's word, verbatim
     usage: Usage = Usage()
-    served: str = ""
+    served: Text = ""
     refused: bool = False
     truncated: bool = False
     attempts: int = 1
@@ -182,7 +185,7 @@ class Failure(Record):
     """The absence of data; a wrong answer is data."""
 
     where: Literal["provider", "agent", "tool", "scorer", "judge"]
-    kind: str
+    kind: Text
     detail: Text = ""
 
 
@@ -205,7 +208,7 @@ class Trace(Record):
     condition: str = ""
     model: str = ""
     options: dict[str, Any] = Field(default_factory=dict)
-    served: str = ""
+    served: Text = ""
     repeat: int = 0
     setup: dict[str, str] = Field(default_factory=dict)  # as in its Cell
     answer: Text = ""
@@ -214,7 +217,7 @@ class Trace(Record):
     turns: int = 0
     api_calls: int = 0
     stop: Stop = "failed"
-    provider_stop: str | None = None
+    provider_stop: Text | None = None
     submission: Json = None
     usage: Usage = Usage()
     usd: float = 0.0
@@ -231,7 +234,7 @@ class Trace(Record):
 
     def _repr_markdown_(self) -> str:
         head = f"**{self.sample_id}** · {self.condition} · {self.model} · {self.stop} · {self.usage.total} tokens"
-        steps = [f"{s.turn}. `{s.call.name} {short(s.call.args)}` → {short(s.result)}" for s in self.steps]
+        steps = [f"{s.turn}. `{short(s.call.name)} {short(s.call.args)}` → {short(s.result)}" for s in self.steps]
         answer = f"{self.failure.kind}: {self.failure.detail}" if self.failure else self.answer or "(empty)"
         return "\n".join([head, "", *steps, "", "> " + short(answer, 900)])
 
@@ -242,7 +245,7 @@ class Verdict(Record):
     key: str
     of: tuple[str, ...]
     by: str  # rule:NAME, or stage:judge
-    served: str = ""
+    served: Text = ""
     values: dict[str, float | None] = Field(default_factory=dict)
     why: Text = ""
     notes: dict[str, Json] = Field(default_factory=dict)
@@ -263,7 +266,7 @@ Row = TypeVar("Row", Trace, Verdict)
 def short(value: Any, limit: int = 160) -> str:
     """A value on one line of markdown, cut to `limit` characters."""
     text = " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
-    text = text.replace("`", "'").replace("#", "\\#").replace("<", "&lt;")
+    text = text.replace("`", "'").replace("#", "\\#").replace("<", "&lt;").replace("![", "!\\[")
     return text if len(text) <= limit else text[:limit] + "…"
 
 

@@ -12,11 +12,9 @@ from typing import Any
 import pandas as pd
 
 from . import grid, stats
-from .records import CONTROLS, EVAL_VERSION, ROOT, Sample, Trace, Verdict, latest
+from .records import COLUMNS, CONTROLS, EVAL_VERSION, ROOT, Sample, Trace, Verdict, latest
 from .suites import SuiteError, load_suite
 
-COLUMNS = ["key", "run_id", "suite", "sample_id", "cluster", "condition", "model", "effort", "repeat", "stop",
-           "failure", "by", "metric", "value", "usd", "tokens", "seconds"]  # fmt: skip
 PathLike = str | Path
 
 
@@ -27,7 +25,7 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
     """
     found: list[tuple[Trace, Sample | None, dict[str, Verdict]]] = []
     samples: dict[str, dict[str, Sample]] = {}
-    for run_dir in [run_dirs] if isinstance(run_dirs, PathLike) else run_dirs:
+    for run_dir in dict.fromkeys([run_dirs] if isinstance(run_dirs, PathLike) else run_dirs):
         verdicts: dict[str, dict[str, Verdict]] = {}
         for verdict in latest(grid.read(Path(run_dir) / "verdicts.jsonl")[0]):
             if len(verdict.of) == 1:
@@ -51,8 +49,7 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
 
 def suite_path(run_dir: Path, name: str) -> str:
     """Where the suite of a run stands: as run.json says, else data/NAME."""
-    file = run_dir / "run.json"
-    parts = json.loads(file.read_text("utf-8")).values() if file.exists() else ()
+    parts = grid.made(run_dir).values()
     paths = (part["suite_path"] for part in parts if part.get("suite") == name and part.get("suite_path"))
     return next((str(ROOT / path) for path in paths), name)
 
@@ -82,6 +79,14 @@ def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
         tidy += [same | {"by": by, "metric": m, "value": v, "failure": fault} for by, m, v, fault in metrics]
     tags = list(dict.fromkeys(c for row in tidy for c in row if c not in COLUMNS))
     return pd.DataFrame(tidy, columns=COLUMNS + tags).astype({"value": float, "usd": float, "seconds": float})
+
+
+def by_arm(tidy: pd.DataFrame) -> pd.DataFrame:
+    """The frame with models told apart by effort, and conditions and samples by suite where there are several."""
+    tidy = tidy.assign(model=tidy["model"] + (" " + tidy["effort"].astype(str)).where(tidy["effort"] != "", ""))
+    if tidy["suite"].nunique() < 2:
+        return tidy
+    return tidy.assign(**{name: tidy["suite"] + "/" + tidy[name] for name in ("condition", "sample_id", "cluster")})
 
 
 def rates(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -184,7 +189,7 @@ def summary(tidy: pd.DataFrame, baseline: str, metric: str, made: dict[str, Any]
 def cost_per_correct(tidy: pd.DataFrame, metric: str) -> list[str]:
     """One line per model and condition: right of measured, and what each right one cost."""
     lines = []
-    mine = tidy[(tidy["metric"] == metric) & ~tidy["model"].isin(CONTROLS)]
+    mine = tidy[(tidy["metric"] == metric) & ~tidy["model"].isin(CONTROLS)].drop_duplicates(["run_id", "key"])
     for (model, condition), group in mine.groupby(["model", "condition"], sort=False):
         right, usd = float(group["value"].sum()), float(group["usd"].sum())
         each = f"{usd / right:.4f} USD each" if right else "no cost per correct"

@@ -25,8 +25,8 @@ OPENS = {"]": "[", "}": "{"}
 Values = dict[str, float | None]
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)")
 SENTENCE = re.compile(r"(?<=[.!?;。])\s+|\n+")
-SOURCES = re.compile(r"(?:^|(?<=[.!?] ))[^\w\n]*(?:sources?|references?|citations?)[^\w\n]*:\s*(?=\W*(?:\w+\W+){0,8}https?://).*",
-                     re.I | re.M | re.S)  # fmt: skip
+HEADER = re.compile(r"(?:^|(?<=[.!?] ))[^\w\n]{0,6}(?:sources?|references?|citations?)[^\w\n]{0,4}:", re.I | re.M)
+LISTED = re.compile(r"(?:[^\n]*https?://\S+)?(?:\s{0,4}\n[ \t]*(?:[-*•>]|\d+[.)]|\[|<|https?:)[^\n]*)*")
 
 
 def _phrases() -> dict[str, re.Pattern[str]]:
@@ -79,16 +79,27 @@ def host(url: str) -> str:
         return ""
 
 
+def without_sources(answer: str) -> str:
+    """The answer without its lists of sources: a "Sources:" with the addresses behind it, not what follows them."""
+    kept, at = [], 0
+    for header in HEADER.finditer(answer):
+        listed = LISTED.match(answer, header.end())
+        if header.start() >= at and listed and "://" in listed.group():
+            kept.append(answer[at : header.start()])
+            at = listed.end()
+    return "".join(kept) + answer[at:]
+
+
 def prose(answer: str) -> str:
     """The answer's own words: without its list of sources, lower case, plain apostrophes, single spaces."""
-    text = unicodedata.normalize("NFKC", SOURCES.sub("", answer)).replace("’", "'").replace("ʼ", "'")
+    text = unicodedata.normalize("NFKC", without_sources(answer)).replace("’", "'").replace("ʼ", "'")
     text = re.sub(r"\*\*|__|^[ \t]*(?:#+|[-*+>]|\d+\.)[ \t]+", "", text.lower(), flags=re.M)  # markdown
     return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
 def declined(text: str) -> bool:
     """Does the answer say that it does not know or will not answer? A fact beside the doubt is an answer."""
-    sentences = [s for s in SENTENCE.split(QUOTED.sub(" … ", prose(text))) if re.search(r"\w|\?", s)]
+    sentences = [s for s in SENTENCE.split(QUOTED.sub(" … ", prose(text))) if re.search(r"\w|\?|…", s)]
     return not sentences or (any(map(_declines, sentences)) and not any(map(_informs, sentences)))
 
 
@@ -126,6 +137,7 @@ def normal(text: str) -> str:
     text = "".join(c for c in text if not unicodedata.combining(c)).lower()
     text = re.sub(r"[`*\"“”]", "", text)
     text = re.sub(r"(?<![\d.,])\d{1,3}(?:[,_' ]\d{3})+(?!\d)", lambda m: re.sub(r"\D", "", m.group()), text)
+    text = re.sub(r"(?<=\d)(?=(ms|s|sec|min|h|[kmgt]i?b|bytes?)\b)", " ", text)  # 5000ms is 5000 ms
     return " ".join(re.sub(r"[\u2010-\u2015]", "-", text).split())
 
 
@@ -144,7 +156,7 @@ def states(text: str, forms: list[str]) -> bool:
 
 def docs_qa(sample: Sample, trace: Trace) -> Values:
     """Key fact (for traps: denial), citations against gold URLs and against what was read, abstention."""
-    body, gold = SOURCES.sub("", trace.answer), [same_page(u) for u in sample.gold.get("urls", [])]
+    body, gold = without_sources(trace.answer), [same_page(u) for u in sample.gold.get("urls", [])]
     trap = bool(sample.gold.get("trap"))
     right = denies(body, sample.prompt) if trap else states(body, sample.gold["key_fact"])
     cited = [same_page(c.url) for c in trace.citations if c.url]

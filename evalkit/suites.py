@@ -10,8 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from .fetch import CorpusError, entry
-from .records import ROOT, Budget, Condition, Sample, Suite, key, reason
+from .records import COLUMNS, ROOT, Budget, Condition, Sample, Suite, key, reason
 from .scoring import RULES
 from .search import corpus
 from .search.pages import Pages
@@ -34,6 +36,15 @@ def load_suite(path: str | Path, allow_hosts: Sequence[str] = ()) -> Suite:
 
     `allow_hosts` names hosts that fetch_url may reach although they are not on the public web.
     """
+    try:
+        return _load(path, allow_hosts)
+    except (TypeError, AttributeError, KeyError, ValidationError, OSError) as error:  # a table where text should be, …
+        raise SuiteError(
+            f"{path}: suite.toml or samples.jsonl is not as it should be ({reason(error)[:300]})"
+        ) from None
+
+
+def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
     folder = Path(path) if (Path(path) / "suite.toml").exists() else ROOT / "data" / path
     config, file = folder / "suite.toml", folder / "samples.jsonl"
     if not config.exists():
@@ -46,7 +57,8 @@ def load_suite(path: str | Path, allow_hosts: Sequence[str] = ()) -> Suite:
     known = {"kind", "corpus", "system", "rules", "budget", "settings", "conditions", "frozen"}
     problems = [f"{shown(config)}: unknown key {k!r}; known: {', '.join(sorted(known))}" for k in spec.keys() - known]
     rules = spec.get("rules", [])
-    no_rule = [rule for rule in (rules if isinstance(rules, list) else [rules]) if rule not in RULES]
+    listed = rules if isinstance(rules, list) else [rules]
+    no_rule = [rule for rule in listed if rule not in RULES]
     problems += [f"{shown(config)}: rules is text; write a list"] * (not isinstance(rules, list))
     problems += [f"{shown(config)}: no rule {rule!r}; known: {', '.join(RULES)}" for rule in no_rule]
     problems += [f"{shown(config)}: no {k}; a suite needs it" for k in ("kind", "conditions") if not spec.get(k)]
@@ -72,7 +84,8 @@ def load_suite(path: str | Path, allow_hosts: Sequence[str] = ()) -> Suite:
         raise SuiteError("\n".join(problems + faults))
     sha = hashlib.sha256(file.read_bytes()).hexdigest()
     return Suite(
-        name=folder.name, kind=spec["kind"], path=folder, samples=tuple(samples), system=spec.get("system", "").strip(),
+        name=folder.resolve().name, kind=spec["kind"], path=folder, samples=tuple(samples),
+        system=spec.get("system", "").strip(),
         conditions=tuple(_condition(row, spec, Web(allow_hosts)) for row in spec["conditions"]),
         corpus=spec.get("corpus", ""),
         corpus_sha=corpus_sha, settings=spec.get("settings", {}), rules=tuple(spec.get("rules", [])),
@@ -114,6 +127,8 @@ def read_samples(file: Path, kind: str) -> tuple[list[Sample], list[str]]:
             row_id = str(row.get("id", "")).strip() or key(row.get("prompt", row.get("question")))
             sample = Sample.model_validate(row | {"id": row_id, "cluster": row.get("cluster") or row_id})
             faults = list(CHECKS[kind](sample)) if kind in CHECKS else []
+            taken = sorted(sample.tags.keys() & set(COLUMNS))
+            faults += [f"tag {name!r} is a column of every report; name the tag otherwise" for name in taken]
             if sample.id.lower() in seen:
                 faults.append(f"id {sample.id!r} stands on line {seen[sample.id.lower()]} too; give each its own")
             seen.setdefault(sample.id.lower(), number)

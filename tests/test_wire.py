@@ -70,7 +70,14 @@ def test_an_unknown_wire_format_is_refused_by_name():
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai"])
-@pytest.mark.parametrize("body", [{"content": None, "choices": None, "usage": None}, {"choices": [{}]}, {}])
+@pytest.mark.parametrize("body", [{}, {"ok": True}])
+def test_a_body_that_is_no_reply_at_all_is_a_failure_and_not_an_empty_answer(wire, body):
+    with pytest.raises(ProviderError):
+        parse_reply(body, wire)
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai"])
+@pytest.mark.parametrize("body", [{"content": None, "choices": None, "usage": None}, {"choices": [{}]}])
 def test_a_body_with_nothing_in_it_is_an_empty_reply(wire, body):
     reply = parse_reply(body, wire)
     assert (reply.text, reply.calls, reply.stop, reply.usage) == ("", (), None, Usage())

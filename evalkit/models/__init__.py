@@ -131,8 +131,16 @@ class Served(Model):
         found: Any = None
         try:
             found = json.loads(body)
-            reply = parse_reply(clean(found) if b"\\ud" in body.lower() else found, self.wire)  # half a character
-        except (ValueError, KeyError, TypeError, AttributeError) as error:  # a body that is not what it should be
+            reply = parse_reply(
+                clean(found) if b"\\ud" in body.lower() or b"\xed" in body else found, self.wire
+            )  # half a character
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:  # a body that is not what it should be
             fault = ProviderError("unreadable", f"{type(error).__name__}: {error}", retry=True)
             fault.usage, fault.served = billed(found, self.wire)
             raise fault from None
@@ -222,19 +230,25 @@ def parse_reply(body: dict[str, Any], wire: str) -> Reply:
         error = error if isinstance(error, dict) else {"message": str(error or body)}
         kind = str(error.get("type") or error.get("code") or "error")
         raise ProviderError(kind, str(error.get("message") or body), retry="invalid" not in kind)
+    if body.keys().isdisjoint(("content", "stop_reason", "choices", "usage", "model")):
+        raise ProviderError("empty_body", "the reply holds no message", retry=True)
+    return parser(wire)(body)
+
+
+def parser(wire: str) -> Callable[[dict[str, Any]], Reply]:
     if wire == "anthropic":
         from .anthropic import parse
     else:
         from .openai import parse
-    return parse(body)
+    return parse
 
 
 def billed(body: Any, wire: str) -> tuple[Usage, str]:
     """(usage, served model) of a body whose content cannot be read: it was paid for all the same."""
     readable = {"usage": body.get("usage"), "model": body.get("model")} if isinstance(body, dict) else {}
     try:
-        reply = parse_reply(readable, wire)
-    except (ProviderError, ValueError, TypeError, AttributeError):
+        reply = parser(wire)(readable)
+    except (ValueError, TypeError, AttributeError):
         return Usage(), ""
     return reply.usage, reply.served
 

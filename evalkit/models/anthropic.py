@@ -73,7 +73,7 @@ def parse(body: dict[str, Any]) -> Reply:
     for block in (b for b in blocks if b.get("type") == "tool_use"):
         args = block.get("input")
         known = {"args": args} if isinstance(args, dict) else {"malformed": True, "raw": json.dumps(args)}
-        calls.append(Call(id=block.get("id") or "", name=block.get("name") or "", **known))
+        calls.append(Call(id=str(block.get("id") or ""), name=block.get("name") or "", **known))
     counts = {"input": "input_tokens", "output": "output_tokens",
               "cache_read": "cache_read_input_tokens", "cache_write": "cache_creation_input_tokens"}  # fmt: skip
     tokens = {ours: usage.get(theirs) or 0 for ours, theirs in counts.items()}

@@ -77,7 +77,7 @@ def parse(body: dict[str, Any]) -> Reply:
     kept = {name: message[name] for name in ("reasoning_content", "reasoning_details") if message.get(name)}
     return Reply(
         text=message.get("refusal") or content,
-        calls=tuple(_call(c.get("id") or "", c.get("function") or {}) for c in message.get("tool_calls") or ()),
+        calls=tuple(_call(str(c.get("id") or ""), c.get("function") or {}) for c in message.get("tool_calls") or ()),
         stop=stop, served=body.get("model") or "", truncated=stop == "length", wire=kept or None,
         refused=bool(message.get("refusal")) or stop == "content_filter",
         usage=Usage(
@@ -98,7 +98,7 @@ def _call(call_id: str, function: dict[str, Any]) -> Call:
     raw = function.get("arguments")
     try:
         args = raw if isinstance(raw, dict) else json.loads(raw.strip() or "{}") if raw is not None else None
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         args = None
     text = raw if isinstance(raw, str) else "" if raw is None else json.dumps(raw)
     known = {"args": args} if isinstance(args, dict) else {"malformed": True}

@@ -34,6 +34,10 @@ class Recording(Model):
         self, model: Model, path: str, cell: tuple[Any, ...] = (), player: Model | None = None, gate: Any = None
     ):
         self.model, self.path, self.cell, self.player = model, path, cell, player or model
+        try:
+            open(path, "a", encoding="utf-8").close()
+        except OSError as error:
+            raise ValueError(f"record: {path} cannot be written ({error.strerror})") from None
         self.gate, self.talk = gate or threading.Lock(), uuid.uuid4().hex
         self.name, self.options, self.priced, self.at_once = model.name, model.options, model.priced, model.at_once
 

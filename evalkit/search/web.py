@@ -177,16 +177,21 @@ def public(address: str) -> bool:
 def readable(body: bytes, kind: str) -> str:
     """The body as text, HTML as markdown without scripts and navigation."""
     charset = kind.partition("charset=")[2].strip(" \"'").partition(";")[0] or "utf-8"
+    try:
+        b"".decode(charset)
+        "".encode(charset)
+    except (LookupError, ValueError):
+        charset = "utf-8"
     if "html" not in kind:
-        try:
-            return body.decode(charset, "replace")
-        except LookupError:
-            return body.decode("utf-8", "replace")
+        return body.decode(charset, "replace")
     from bs4 import BeautifulSoup
     from markdownify import MarkdownConverter
 
-    page = BeautifulSoup(body, "html.parser", from_encoding=charset if "charset=" in kind else None)
+    page = BeautifulSoup(body, "lxml", from_encoding=charset if "charset=" in kind else None)
     for tag in page(["script", "style", "noscript", "nav", "header", "footer", "svg", "iframe", "form", "template"]):
         tag.decompose()
-    text = MarkdownConverter(heading_style="ATX").convert_soup(page)
+    try:
+        text = MarkdownConverter(heading_style="ATX").convert_soup(page)
+    except RecursionError:  # nested deeper than any page for readers
+        text = page.get_text("\n")
     return re.sub(r"\n\s*\n", "\n\n", text).strip()
