@@ -43,7 +43,7 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
             found.append((trace, samples[trace.suite].get(trace.sample_id), verdicts.get(trace.key, {})))
     last = {name: i for i, name in enumerate(CONTROLS, 1)}
     return sorted(
-        found, key=lambda r: (last.get(r[0].model, 0), r[0].sample_id, r[0].condition, r[0].model, r[0].repeat)
+        found, key=lambda r: (last.get(r[0].model, 0), r[0].model, r[0].sample_id, r[0].condition, r[0].repeat)
     )
 
 
