@@ -48,13 +48,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                 stop = "output_tokens" if spent(budget, usage=usage) else "truncated"
             elif closing:  # its last words count; calls in it are stored and not run
                 steps += [unrun(call, turns) for call in reply.calls]
-                stop = (
-                    closing
-                    if closing != "empty"
-                    else "abstained"
-                    if scoring.declined(reply.text.strip())
-                    else "answered"
-                )
+                stop = said_so(reply) if closing == "empty" else closing
             elif reply.calls:
                 for call in reply.calls:
                     free = any(t.name == call.name and not t.counts for t in tools)
@@ -64,7 +58,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                     if steps[-1].ok and any(t.final and t.name == call.name for t in tools):
                         stop, submission = "submitted", call.args
             elif reply.text.strip():
-                stop = "abstained" if scoring.declined(reply.text.strip()) else "answered"
+                stop = said_so(reply)
             elif not spent(budget, tools, steps, turns, usage, usd):  # an empty reply
                 closing, notes["asked_again"] = "empty", "empty reply"
     except ProviderError as error:
@@ -94,6 +88,10 @@ def spent(budget: Budget, tools: tuple[Tool, ...] = (), steps: Sequence[Step] = 
         "seconds": 0 < budget.seconds <= seconds,
     }
     return next((name for name, is_over in over.items() if is_over), "")
+
+
+def said_so(reply: Reply) -> str:
+    return "abstained" if scoring.declined(reply.text.strip()) else "answered"
 
 
 def unrun(call: Call, turn: int) -> Step:
