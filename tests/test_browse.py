@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import string
 from html import unescape
-from html.parser import HTMLParser
 
 import pytest
+from seen import Seen
 
 from evalkit import Sample, Trace, browse, grid, suites
 from evalkit.browse import marked, table_html, trace_html
@@ -26,24 +26,6 @@ def trace(n=1, **parts):
 
 def rule(key, correct=1.0, **parts):
     return Verdict(key=f"v-{key}", of=(key,), by="rule:docs_qa", values={"correct": correct}, **parts)
-
-
-class Seen(HTMLParser):
-    """Tags with their attributes, and the text between them."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.text = [], ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.text += data
-
-    def count(self, name):
-        return sum(tag == name for tag, _ in self.tags)
 
 
 HOSTILE = "<script>alert(1)</script></pre></details>{{ 7*7 }}-->\"'&<img src=x onerror=alert(1)>"

@@ -7,12 +7,12 @@ import io
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 
 import matplotlib as mpl
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from seen import Seen
 
 from evalkit import fill, grid, load_suite, open_model, plan, report, scoring, suites
 from evalkit.records import Failure, Usage, Verdict
@@ -340,24 +340,6 @@ def test_figures_are_drawn_from_a_run_of_one_model_with_its_controls(bench):
 
 
 HOSTILE = "<script>alert(1)</script> </pre> {{ 1234*1001 }} {% raw %} --> </svg> \" ' & <img src=x onerror=alert(1)>"
-
-
-class Seen(HTMLParser):
-    """Tags with their attributes, and the text between them."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.text = [], ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.text += data
-
-    def count(self, name):
-        return sum(tag == name for tag, _ in self.tags)
 
 
 def page(bench, *sections, title="Report"):
