@@ -8,17 +8,20 @@ and from those rows to an interval in a notebook. Read the modules in this order
     stats        intervals, paired gaps, agreement, what a run could have seen
     fetch        packages by name into the cache, locked by hash
     tools        Tool, @tool, execute: everything that goes wrong is an observation for the model
-    scoring      citations, declining, key facts; rules without a model
+    scoring      tool calls, citations, declining, key facts; rules without a model
     models       open_model("provider:name"): anthropic, openai and its kin, local, extractive, script, replay
     agent        the centre: ask, act, repeat, inside a budget
     search       what agents search: corpus (freeze), pages (grep, read), web (polite fetch)
     suites       load_suite, conditions, validation with file:line messages
+    sources      samples from elsewhere: CSV, a frame, the Berkeley Function Calling Leaderboard
     provenance   who, what, when, with which versions and hashes
     grid         plan, fill, resume
     guards       before: parameters, prices, corpus, equality, cost; during: faults, money; after: controls
     judge        grade, a model's verdict; prompts/*.md are prose
     report       frame(), sentences, figures, the offline HTML
+    frontier     cost per correct, who is efficient, tiers, which samples tell apart; the snapshot page
     browse       the trace browser; static where there is no kernel
+    __main__     python -m evalkit: export
 """
 
 from .agent import run

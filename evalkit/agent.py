@@ -24,7 +24,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
     started, waited = time.monotonic(), 0.0
     budget: Budget = condition.budget
     system = "\n\n".join(text for text in (condition.system, condition.instructions) if text)
-    said: list[Said] = [*sample.history, sample.prompt]
+    said: list[Said] = sample.said
     steps: list[Step] = []
     notes: dict[str, Any] = {}  # named facts: what was repaired, asked again
     usage, usd, turns, api_calls, reply = Usage(), 0.0, 0, 0, Reply()
@@ -32,6 +32,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
     stop, closing = "", ""  # closing: why no tool may be called any more, a spent budget or an empty reply
     try:
         tools, player = model.fit(condition.tools(sample)), model.for_cell(sample, repeat, condition.name)
+        choice = bool(tools) and not any(t.run for t in tools)  # offered and not run: the choice is what is measured
         while not stop:
             working = time.monotonic() - started - waited
             if closing := closing or spent(budget, tools, steps, turns, usage, usd, working):
@@ -39,13 +40,16 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
             reply = player.ask(Prompt(system, said, tools, allowance(budget, usage), bool(closing)))
             turns, api_calls, waited = turns + 1, api_calls + reply.attempts, waited + reply.waited
             usage, usd = usage + reply.usage, usd + cost(model, reply.served, reply.usage, notes)
-            reply = unique(reply, steps, notes)
+            reply = unique(reply, said, notes)
             said.append(reply)
             notes |= reply.notes
             if reply.refused:
                 stop = "refused"
             elif reply.truncated:  # a call that was cut off is never run
                 stop = "output_tokens" if spent(budget, usage=usage) else "truncated"
+            elif choice:
+                steps = [unrun(call, turns, "") for call in reply.calls]
+                stop, notes["offered"] = "answered" if steps else said_so(reply), [t.name for t in tools]
             elif closing:  # its last words count; calls in it are stored and not run
                 steps += [unrun(call, turns) for call in reply.calls]
                 stop = said_so(reply) if closing == "empty" else closing
@@ -94,8 +98,8 @@ def said_so(reply: Reply) -> str:
     return "abstained" if scoring.declined(reply.text.strip()) else "answered"
 
 
-def unrun(call: Call, turn: int) -> Step:
-    return Step(turn=turn, call=call, result=OVER, ok=False, executed=False)
+def unrun(call: Call, turn: int, why: str = OVER) -> Step:
+    return Step(turn=turn, call=call, result=why, ok=False, executed=False)
 
 
 def allowance(budget: Budget, usage: Usage) -> int:
@@ -110,9 +114,9 @@ def used(steps: Sequence[Step], tools: tuple[Tool, ...]) -> int:
     return sum(step.executed and step.call.name not in free for step in steps)
 
 
-def unique(reply: Reply, steps: list[Step], notes: dict[str, Any]) -> Reply:
+def unique(reply: Reply, said: Sequence[Said], notes: dict[str, Any]) -> Reply:
     """The reply with call ids that occur once in the conversation; a renamed id is noted."""
-    seen, calls = {step.call.id for step in steps} | {""}, []
+    seen, calls = {step.call.id for step in said if isinstance(step, Step)} | {""}, []
     taken = seen | {call.id for call in reply.calls}
     for call in reply.calls:
         if call.id in seen:

@@ -50,7 +50,7 @@ def trace_html(row: Row, limit: int = 100_000) -> str:
         f" <span class=soft>· {esc(facts)}</span></p>"
         f"<p>{esc(sample.prompt) if sample else '<i>the suite no longer holds this sample</i>'}</p>"
         f"{steps}<pre>{marked(trace, gold)}</pre>"
-        f"<p class=soft>gold: {esc(gold.get('answer', ''))}</p><table>{verdicts}</table></div>"
+        f"<p class=soft>gold: {esc(sample.expected if sample else '')}</p><table>{verdicts}</table></div>"
     )
 
 

@@ -113,10 +113,12 @@ def preflight(suite: Suite, model: Model, path: Path, cells: Mapping[str, Cell],
 def worst(cell: Cell, model: str, provider: str) -> float:
     """USD a cell can cost at most: every turn used, every result and reply at its limit, 4 characters a token."""
     budget, tools = cell.condition.budget, cell.condition.tools(cell.sample)
-    turns = budget.turns + 1 if tools else 1
-    longest = max((t.limit for t in tools), default=0)
-    base = len(cell.condition.system + cell.condition.instructions + cell.sample.prompt) / 4 + 300 * len(tools)
-    grown = base + budget.tool_calls * longest / 4 * bool(tools) + turns * budget.reply_tokens
+    run = [t for t in tools if t.run]
+    turns = budget.turns + 1 if run else 1
+    longest = max((t.limit for t in run), default=0)
+    said = f"{cell.condition.system}{cell.condition.instructions}{cell.sample.said}"
+    base = len(said) / 4 + 300 * len(tools)
+    grown = base + budget.tool_calls * longest / 4 * bool(run) + turns * budget.reply_tokens
     usage = Usage(input=int(turns * grown), output=turns * budget.reply_tokens)
     usd = pricing.usd(model, usage, provider)
     return min(usd, budget.usd) if budget.usd else usd

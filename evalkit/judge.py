@@ -86,6 +86,7 @@ def owed(suite: Suite, traces: Sequence[Trace], judge: Model) -> dict[str, tuple
     """{verdict key: (sample, trace)} of the grades that measured traces of a suite should have."""
     samples, prompt = {s.id: s for s in suite.samples}, (PROMPTS / "grade.md").read_text("utf-8")
     mine = [t for t in traces if t.failure is None and t.suite == suite.name and t.sample_id in samples]
+    mine = [t for t in mine if samples[t.sample_id].gold.get("answer")]  # calls have a right form, and need no judge
     pairs = [(samples[t.sample_id], t) for t in mine]
     return {key(t.key, s.gold, prompt, judge.name, judge.options): (s, t) for s, t in pairs}
 

@@ -123,7 +123,10 @@ class Budget(Record):
 
 
 class Sample(Record):
-    """One question or task with its right answer; `cluster` names the family of related samples."""
+    """One question or task with its right answer; `cluster` names the family of related samples.
+
+    `history` is what was said before the prompt; where it begins with the model's turn, what has followed it.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -133,6 +136,18 @@ class Sample(Record):
     gold: dict[str, Json] = Field(default_factory=dict)
     cluster: Text = ""
     tags: dict[str, str | bool | int] = Field(default_factory=dict)
+    tools: tuple[dict[str, Json], ...] = ()  # JSON-schema tools that are offered and not run
+
+    @property
+    def expected(self) -> str:
+        """The right answer as people read it."""
+        return str(self.gold.get("answer") or json.dumps(self.gold, ensure_ascii=False))
+
+    @property
+    def said(self) -> list[Said]:
+        """The conversation so far, history and prompt in their order."""
+        follows = bool(self.history) and isinstance(self.history[0], Reply)
+        return [self.prompt, *self.history] if follows else [*self.history, self.prompt]
 
 
 class Condition(Record):
@@ -234,7 +249,10 @@ class Trace(Record):
 
     def _repr_markdown_(self) -> str:
         head = f"**{self.sample_id}** · {self.condition} · {self.model} · {self.stop} · {self.usage.total} tokens"
-        steps = [f"{s.turn}. `{short(s.call.name)} {short(s.call.args)}` → {short(s.result)}" for s in self.steps]
+        steps = [
+            f"{s.turn}. `{short(s.call.name)} {short(s.call.args)}` → {short(s.result) if s.executed else 'not run'}"
+            for s in self.steps
+        ]
         answer = f"{self.failure.kind}: {self.failure.detail}" if self.failure else self.answer or "(empty)"
         return "\n".join([head, "", *steps, "", "> " + short(answer, 900)])
 

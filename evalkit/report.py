@@ -71,8 +71,12 @@ def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
             **(sample.tags if sample else {}),
         }
         why = trace.failure.kind if trace.failure else None
-        metrics = [(by, m, v, f"judge: {verdict.failure.kind}" if verdict.failure else why)
-                   for by, verdict in said.items() for m, v in verdict.values.items()]  # fmt: skip
+        metrics = []
+        for by, verdict in said.items():
+            fault = f"judge: {verdict.failure.kind}" if verdict.failure else why
+            if not fault and all(v is None for v in verdict.values.values()):  # a rule that nothing can be said by
+                fault = trace.stop
+            metrics += [(by, m, v, fault) for m, v in verdict.values.items()]
         if trace.failure:
             metrics = [(by, m, None, why) for suite, by, m in sorted(known) if suite == trace.suite]
             metrics = metrics or [("", "correct", None, why)]  # a suite of which nothing was measured
@@ -136,12 +140,13 @@ def gaps(tidy: pd.DataFrame, metric: str, baseline: str, seed: int = 0) -> pd.Da
 
 
 def lift(tidy: pd.DataFrame, metric: str, model: str, condition: str, baseline: str, seed: int = 0) -> pd.DataFrame:
-    """The gap of one arm to the baseline within every tag; groups under 5 samples show a point and no interval."""
-    mine, table = tidy[tidy["model"] == model], []
+    """The gap of one arm to the baseline, a condition or a control, within every tag; below 5 samples a point alone."""
+    by, a = ("model", model) if baseline in CONTROLS else ("condition", condition)
+    mine, table = tidy[tidy["condition"] == condition] if by == "model" else tidy[tidy["model"] == model], []
     for tag in [c for c in tidy if c not in COLUMNS]:
         for value, group in mine.groupby(tag):
             try:
-                gap = stats.paired_gap(group, metric, condition, baseline, seed=seed)
+                gap = stats.paired_gap(group, metric, a, baseline, seed=seed, by=by)
             except ValueError:  # nothing to pair in this group
                 continue
             low, high = (gap.low, gap.high) if gap.n >= 5 else (None, None)
@@ -187,14 +192,18 @@ def summary(tidy: pd.DataFrame, baseline: str, metric: str, made: dict[str, Any]
 
 
 def cost_per_correct(tidy: pd.DataFrame, metric: str) -> list[str]:
-    """One line per model and condition: right of measured, and what each right one cost."""
+    """One line per model and condition: right of measured, what each right one cost in money and in time."""
     lines = []
     mine = tidy[(tidy["metric"] == metric) & ~tidy["model"].isin(CONTROLS)].drop_duplicates(["run_id", "key"])
     for (model, condition), group in mine.groupby(["model", "condition"], sort=False):
         right, usd = float(group["value"].sum()), float(group["usd"].sum())
-        each = f"{usd / right:.4f} USD each" if right else "no cost per correct"
+        paid, took = (stats.cost_per_correct(group[c], group["value"], group["cluster"]) for c in ("usd", "seconds"))
+        high = "no upper bound" if paid.high is None else f"{paid.high:.4f}"
+        span = f" (95 % CI {paid.low:.4f} to {high})" if paid.low is not None else ""
+        each = f"{paid.estimate:.4f} USD each{span}" if right else "no cost per correct"
         price = f"{usd:.4f} USD, {each}" if usd else "not priced"
-        lines.append(f"{model} {condition}: {right:g} right of {group['value'].count()}, {price}")
+        time = f", {took.estimate:.3g} s each" if took.estimate else ""
+        lines.append(f"{model} {condition}: {right:g} right of {group['value'].count()}, {price}{time}")
     return lines
 
 
@@ -222,7 +231,10 @@ def headline(tidy: pd.DataFrame, table: pd.DataFrame, metric: str) -> str:
 
 
 def controls(tidy: pd.DataFrame, metric: str, what: str = "these rules") -> str:
-    """Does this metric put the oracle on top and the null agent at the bottom of every condition?"""
+    """Does this metric put the oracle on top and the null agent at the bottom of every condition?
+
+    The rules may put an agent below the null one: where the right thing is to do nothing, that one is right.
+    """
     means = tidy[tidy["metric"] == metric].groupby(["condition", "model"])["value"].mean().unstack()
     if not {"script:null", "script:oracle"} <= set(means):
         return f"The controls have not been run on {metric}: nothing says that {what} measure what they say."
@@ -230,7 +242,8 @@ def controls(tidy: pd.DataFrame, metric: str, what: str = "these rules") -> str:
     untested = means.index[null.isna() | oracle.isna()]
     if len(untested):
         return f"The controls have not been measured under {', '.join(untested)}: nothing tests {what} there."
-    bad = means.index[(oracle < means.max(axis=1)) | (null > means.min(axis=1)) | (oracle <= null)]
+    low = (null > means.min(axis=1)) & (what != "these rules")
+    bad = means.index[(oracle < means.max(axis=1)) | low | (oracle <= null)]
     if len(bad):
         return f"The controls are out of order on {metric} under {', '.join(bad)}: {what} cannot be trusted."
     return (

@@ -12,17 +12,19 @@ A wrong or declined answer is 0; what a row cannot say (a share of no citations,
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from .records import Citation, Sample, Suite, Trace, Verdict, key
 
 OPENS = {"]": "[", "}": "{"}
-Values = dict[str, float | None]
+Values = dict[str, Any]  # {metric: number or null}, and under "notes" named facts
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)")
 SENTENCE = re.compile(r"(?<=[.!?;。])\s+|\n+")
 HEADER = re.compile(r"(?:^|(?<=[.!?] ))[^\w\n]{0,6}(?:sources?|references?|citations?)[^\w\n]{0,4}:", re.I | re.M)
@@ -154,7 +156,7 @@ def states(text: str, forms: list[str]) -> bool:
     return any(not any(a <= start and end <= b for a, b in negated) for start, end in spans)
 
 
-def docs_qa(sample: Sample, trace: Trace) -> Values:
+def docs_qa(sample: Sample, trace: Trace, suite: Suite | None = None) -> Values:
     """Key fact (for traps: denial), citations against gold URLs and against what was read, abstention."""
     body, gold = without_sources(trace.answer), [same_page(u) for u in sample.gold.get("urls", [])]
     trap = bool(sample.gold.get("trap"))
@@ -183,19 +185,160 @@ def _read(trace: Trace) -> list[str]:
     return [same_page(s.call.args["url"]) for s in steps if isinstance(s.call.args.get("url"), str)]
 
 
-RULES: dict[str, Callable[[Sample, Trace], Values]] = {"docs_qa": docs_qa}
+def match_calls(
+    gold: dict[str, Any], calls: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), strict: bool = False
+) -> dict[str, Any]:
+    """Are these the calls that gold wants? correct, tool_right, args_right, over_calls, distractor, malformed, notes.
+
+    gold as in samples.jsonl, calls [{"name", "arguments"}], tools a list of JSON-schema tools, for their defaults.
+    args_right is null where the tool is wrong; over_calls counts calls beyond the needed. `strict` forbids arguments
+    that gold does not list, and surplus calls. `shown` is the index of the call to show, `unwrapped` names arguments
+    that came as JSON inside text.
+    """
+    known = {t["name"]: t for t in (t.get("function", t) for t in tools)}
+    unwrapped: list[str] = []
+    made = [_called(call, known, unwrapped) for call in calls]
+    wanted = list(gold.get("parallel", ()))
+    if "call" in gold:
+        wanted = [
+            gold["call"] | {"alternatives": [*gold["call"].get("alternatives", ()), *gold.get("alternatives", ())]}
+        ]
+    fits = [[max(_fit(option, call, known, strict) for option in (want, *want.get("alternatives", ())))
+             for call in made] for want in wanted]  # fmt: skip
+    over = max(0, len(calls) - len(wanted))
+    right = all_served(fits, 2) and not (over and (strict or not wanted))
+    named = all_served(fits, 1) if wanted else not calls
+    best = max(range(len(made)), key=lambda i: (fits[0][i], -i), default=None) if len(fits) == 1 else None
+    return {
+        "correct": int(right),
+        "tool_right": int(named),
+        "args_right": int(all_served(fits, 2)) if wanted and named else None,
+        "over_calls": over,
+        "distractor": int(any(known.get(call.name, {}).get("distractor") for call in made)),
+        "malformed": int(any(call.args is None for call in made)),
+        "notes": {"shown": best} | ({"unwrapped": unwrapped} if unwrapped else {}),
+    }
+
+
+def all_served(fits: Sequence[Sequence[int]], least: int) -> bool:
+    """Can every expectation have a call of its own that fits it? Maximum bipartite matching (scipy)."""
+    if len(fits) < 2 or not fits[0]:
+        return all(any(fit >= least for fit in row) for row in fits)
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    graph = csr_array([[int(fit >= least) for fit in row] for row in fits])
+    return bool((maximum_bipartite_matching(graph, perm_type="column") >= 0).all())
+
+
+class Called(NamedTuple):
+    """A call with its tool's defaults filled in; `args` is None where the arguments are no object."""
+
+    name: str
+    args: dict[str, Any] | None
+    written: frozenset[str] = frozenset()  # the arguments that stood in the call itself
+
+
+def _called(call: dict[str, Any], known: dict[str, Any], unwrapped: list[str]) -> Called:
+    args = _filled(call.get("arguments"), {"type": "object"}, [])
+    if not isinstance(args, dict):
+        return Called(call["name"], None)
+    return Called(call["name"], _filled(args, _schema(known.get(call["name"], {})), unwrapped), frozenset(args))
+
+
+def _schema(tool: dict[str, Any]) -> dict[str, Any]:
+    return tool.get("parameters") or tool.get("input_schema") or {}
+
+
+def _filled(value: Any, schema: dict[str, Any], unwrapped: list[str], name: str = "") -> Any:
+    """A value with the schema's defaults for what it leaves out; text that holds the object asked for is unwrapped."""
+    kinds = schema.get("type")
+    if isinstance(value, str) and "object" in (kinds if isinstance(kinds, list) else [kinds]):
+        try:
+            inner = json.loads(value)
+        except (ValueError, RecursionError):
+            inner = None
+        if isinstance(inner, dict):
+            unwrapped.append(name)
+            value = inner
+    if isinstance(value, dict):
+        parts = schema.get("properties") or {}
+        lower = {n.casefold() for n in value}
+        given = {n: _filled(v, parts.get(n, {}), unwrapped, n) for n, v in value.items()}
+        return {n: p["default"] for n, p in parts.items() if "default" in p and n.casefold() not in lower} | given
+    return value
+
+
+def _fit(want: dict[str, Any], call: Called, known: dict[str, Any], strict: bool) -> int:
+    """2: the tool and every listed argument; 1: the tool; 0: neither."""
+    if call.name != want["tool"]:
+        return 0
+    args, listed = call.args, want.get("args", {})
+    if args is None or (strict and call.written - listed.keys()):
+        return 1
+    parts = _schema(known.get(call.name, {})).get("properties") or {}
+    return 1 + all(n in args and _matches(rule, args[n], parts.get(n, {})) for n, rule in listed.items())
+
+
+def _matches(rule: dict[str, Any], value: Any, schema: dict[str, Any]) -> bool:
+    if rule["type"] == "exact":
+        return alike(_filled(rule["value"], schema, []), value)
+    return value is not None and has_keywords(rule["value"], value)
+
+
+def alike(expected: Any, value: Any) -> bool:
+    """Equal as JSON: true is not 1, 1 is 1.0; text trimmed and case folded, keys case folded, lists as multisets."""
+    return _canonical(expected) == _canonical(value)
+
+
+def _canonical(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value.strip().casefold())
+    if isinstance(value, dict):
+        return "{" + ",".join(sorted(f"{json.dumps(k.casefold())}:{_canonical(v)}" for k, v in value.items())) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(sorted(map(_canonical, value))) + "]"
+    whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if whole else value)
+
+
+def has_keywords(keywords: Sequence[Any], value: Any) -> bool:
+    """Does every element occur in the value from a word boundary on? An element that is a list means any of these."""
+    if isinstance(value, (list, tuple)):
+        value = " ".join(v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in value)
+    text = (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).casefold()
+
+    def occurs(word: Any) -> bool:
+        word = str(word).casefold()
+        return bool(re.search((r"(?<!\w)" if word[:1].isalnum() else "") + re.escape(word), text))
+
+    return all(any(map(occurs, k)) if isinstance(k, list) else occurs(k) for k in keywords)
+
+
+def tool_choice(sample: Sample, trace: Trace, suite: Suite | None = None) -> Values:
+    """match_calls on what the model called; a reply that was cut off says nothing, so all is null."""
+    calls = [{"name": s.call.name, "arguments": None if s.call.malformed else s.call.args} for s in trace.steps]
+    found = match_calls(sample.gold, calls, sample.tools, bool(suite and suite.settings.get("strict")))
+    if trace.stop in ("truncated", "output_tokens"):
+        return dict.fromkeys(n for n in found if n != "notes")
+    return found
+
+
+RULES: dict[str, Callable[[Sample, Trace, Suite | None], Values]] = {"docs_qa": docs_qa, "tool_choice": tool_choice}
 VERSION = key(*(Path(__file__).with_name(name).read_text("utf-8") for name in ("scoring.py", "phrases.toml")))
 
 
-def owed(suite: Suite, traces: Sequence[Trace]) -> dict[str, tuple[str, Sample, Trace]]:
-    """{verdict key: (rule, sample, trace)} of the rule verdicts that measured traces of a suite should have."""
+def owed(suite: Suite, traces: Sequence[Trace]) -> dict[str, tuple[str, Sample, Trace, Suite]]:
+    """{verdict key: (rule, sample, trace, suite)} of the rule verdicts that measured traces of a suite should have."""
     samples = {s.id: s for s in suite.samples}
     mine = [t for t in traces if t.failure is None and t.suite == suite.name and t.sample_id in samples]
-    cells = [(rule, samples[trace.sample_id], trace) for trace in mine for rule in suite.rules]
-    return {key(trace.key, sample.gold, rule, VERSION): (rule, sample, trace) for rule, sample, trace in cells}
+    cells = [(rule, samples[trace.sample_id], trace, suite) for trace in mine for rule in suite.rules]
+    return {key(c[2].key, c[1].gold, c[1].tools, suite.settings, c[0], VERSION): c for c in cells}
 
 
-def verdict(k: str, cell: tuple[str, Sample, Trace]) -> Verdict:
+def verdict(k: str, cell: tuple[str, Sample, Trace, Suite]) -> Verdict:
     """Apply one rule to one trace."""
-    rule, sample, trace = cell
-    return Verdict(key=k, of=(trace.key,), by=f"rule:{rule}", values=RULES[rule](sample, trace))
+    rule, sample, trace, suite = cell
+    values = RULES[rule](sample, trace, suite)
+    notes = values.pop("notes", {})
+    return Verdict(key=k, of=(trace.key,), by=f"rule:{rule}", values=values, notes=notes)

@@ -38,6 +38,15 @@ class Agreement(NamedTuple):
     confusion: tuple[int, int, int, int]  # both 1, judge 1 only, people 1 only, both 0
 
 
+class Estimate(NamedTuple):
+    """A value with its 95 % interval; None where there is none, and `note` says why."""
+
+    estimate: float | None
+    low: float | None
+    high: float | None
+    note: str = ""
+
+
 def wilson(k: float, n: float, alpha: float = 0.05) -> tuple[float, float]:
     """Wilson score interval of k successes in n (Wilson 1927; statsmodels); no data is [0, 1]."""
     from statsmodels.stats.proportion import proportion_confint
@@ -78,8 +87,6 @@ def paired_gap(
     Expanded percentile bootstrap over clusters (Hesterberg 2015). Where it is degenerate Newcombe's interval serves
     independent 0/1 values that all differ alike, and the range of the values all else. ValueError without overlap.
     """
-    from scipy.stats import norm, t
-
     rows = frame[(frame["metric"] == metric) & frame[by].isin([a, b])].dropna(subset=["value"])
     wide = rows.pivot_table(index=["sample_id", cluster], columns=by, values="value", aggfunc="mean")
     wide = wide.reindex(columns=[a, b])
@@ -96,10 +103,8 @@ def paired_gap(
     binary = set(first) | set(second) <= {0.0, 1.0}
     p = mcnemar(int(((first - second) > 0).sum()), int(((first - second) < 0).sum()))[1] if binary else None
     if clusters > 1 and np.ptp(total / size) > 1e-9:
-        weights = np.random.default_rng(seed).multinomial(clusters, np.full(clusters, 1 / clusters), size=DRAWS)
-        means = (weights @ total) / (weights @ size)
-        tail = norm.cdf((clusters / (clusters - 1)) ** 0.5 * t.ppf(0.025, clusters - 1))
-        low, high = np.quantile(means, [tail, 1 - tail])
+        weights = resamples(clusters, seed)
+        low, high = np.quantile((weights @ total) / (weights @ size), tails(clusters))
     elif clusters > 1 and binary:
         one = pairs.groupby(level=cluster).first()
         x, y = one[a] == 1, one[b] == 1
@@ -135,16 +140,60 @@ def mean_interval(values: Any, seed: int = 0) -> tuple[float | None, float | Non
 
     (None, None) below two clusters: one cluster says nothing about others (Hesterberg 2015).
     """
-    from scipy.stats import norm, t
-
     sums = values.groupby("cluster")["value"].agg(["sum", "count"])
     total, size, clusters = sums["sum"].to_numpy(float), sums["count"].to_numpy(float), len(sums)
     if clusters < 2:
         return None, None
-    weights = np.random.default_rng(seed).multinomial(clusters, np.full(clusters, 1 / clusters), size=DRAWS)
-    tail = norm.cdf((clusters / (clusters - 1)) ** 0.5 * t.ppf(0.025, clusters - 1))
-    low, high = np.quantile((weights @ total) / (weights @ size), [tail, 1 - tail])
+    weights = resamples(clusters, seed)
+    low, high = np.quantile((weights @ total) / (weights @ size), tails(clusters))
     return float(low), float(high)
+
+
+def cost_per_correct(cost: Any, correct: Any, cluster: Any, seed: int = 0) -> Estimate:
+    """Total cost over number right, with a cluster bootstrap of the pair (cost, right); cost in any unit.
+
+    A missing measurement (NaN in `correct`) still costs. None with none right; 0 where nothing costs.
+    """
+    cost, correct = np.asarray(cost, float), np.asarray(correct, float)
+    if not len(cost) == len(correct) == len(cluster):
+        raise ValueError(f"{len(cost)} costs, {len(correct)} results, {len(cluster)} clusters; they must be alike")
+    total, right = float(cost.sum()), float(np.nansum(correct))
+    if not right:
+        return Estimate(None, None, None, "none right")
+    if not total:
+        return Estimate(0.0, None, None, "not priced")
+    _, places = np.unique(np.asarray(cluster, dtype=str), return_inverse=True)
+    weights = resamples(int(places.max()) + 1, seed)
+    if weights.shape[1] < 2:
+        return Estimate(total / right, None, None, "one cluster, no interval")
+    sums = [np.bincount(places, np.nan_to_num(values)) for values in (cost, correct)]
+    drawn_cost, drawn_right = (weights @ part for part in sums)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(drawn_right > 0, drawn_cost / drawn_right, np.inf)
+    low, high = np.quantile(ratio, tails(weights.shape[1]), method="inverted_cdf")
+    note = "" if np.isfinite(high) else "no upper bound: too few right"
+    return Estimate(total / right, float(low) if np.isfinite(low) else None, None if note else float(high), note)
+
+
+def efficient(cost: Any, quality: Any) -> Any:
+    """Which arms no other arm beats: as cheap and as good, and in one of them better. Arrays (..., arms); NaN never."""
+    cost, quality = np.asarray(cost, float)[..., None, :], np.asarray(quality, float)[..., None, :]
+    mine, good = np.swapaxes(cost, -1, -2), np.swapaxes(quality, -1, -2)
+    beaten = (cost <= mine) & (quality >= good) & ((cost < mine) | (quality > good))
+    return ~beaten.any(axis=-1) & np.isfinite(mine[..., 0]) & np.isfinite(good[..., 0])
+
+
+def resamples(clusters: int, seed: int = 0) -> Any:
+    """Bootstrap weights, one row a draw: how often each cluster is in it."""
+    return np.random.default_rng(seed).multinomial(clusters, np.full(clusters, 1 / clusters), size=DRAWS)
+
+
+def tails(clusters: int) -> list[float]:
+    """The quantiles of an expanded 95 % percentile interval (Hesterberg 2015)."""
+    from scipy.stats import norm, t
+
+    tail = float(norm.cdf((clusters / (clusters - 1)) ** 0.5 * t.ppf(0.025, clusters - 1)))
+    return [tail, 1 - tail]
 
 
 def detectable_gap(variance: float, n: int, alpha: float = 0.05, power: float = 0.8) -> float:

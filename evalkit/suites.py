@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from .fetch import CorpusError, entry
-from .records import COLUMNS, ROOT, Budget, Condition, Sample, Suite, key, reason
+from .records import COLUMNS, ROOT, Budget, Call, Condition, Record, Reply, Sample, Step, Suite, key, reason
 from .scoring import RULES
 from .search import corpus
 from .search.pages import Pages
@@ -54,7 +55,7 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
         spec = tomllib.loads(config.read_text("utf-8"))
     except ValueError as error:
         raise SuiteError(f"{shown(config)}: {error}") from None
-    known = {"kind", "corpus", "system", "rules", "budget", "settings", "conditions", "frozen"}
+    known = {"kind", "corpus", "system", "rules", "budget", "settings", "conditions", "frozen", "tools"}
     problems = [f"{shown(config)}: unknown key {k!r}; known: {', '.join(sorted(known))}" for k in spec.keys() - known]
     rules = spec.get("rules", [])
     listed = rules if isinstance(rules, list) else [rules]
@@ -67,19 +68,24 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
     names = [row.get("name") for row in spec.get("conditions", [])]
     twice = sorted({str(name) for name in names if names.count(name) > 1})
     problems += [f"{shown(config)}: two conditions are named {name!r}; give each its own name" for name in twice]
+    try:
+        own = json.loads((folder / spec["tools"]).read_text("utf-8")) if spec.get("tools") else []
+    except (ValueError, OSError) as error:
+        raise SuiteError(f"{shown(config)}: tools = {spec['tools']!r} cannot be read: {error}") from None
+    samples, faults = read_samples(file, spec.get("kind", ""), own)
+    there = sorted({*TOOLS, *(t["name"] for sample in samples for t in sample.tools)})
     known = {"name", "instructions", "tools", "network"}
     for number, row in enumerate(spec.get("conditions", []), 1):
         odd = sorted(row.keys() - known)
         problems += [f"{shown(config)}: condition {number}: unknown key {k!r}; known: {', '.join(known)}" for k in odd]
         problems += [f"{shown(config)}: condition {number} has no name"] * ("name" not in row)
-        odd = [tool for tool in row.get("tools", []) if tool not in TOOLS]
-        problems += [f"{shown(config)}: condition {number}: no tool {t!r}; known: {', '.join(TOOLS)}" for t in odd]
+        odd = [tool for tool in row.get("tools", []) if tool not in there]
+        problems += [f"{shown(config)}: condition {number}: no tool {t!r}; known: {', '.join(there)}" for t in odd]
     try:
         Budget(**spec.get("budget", {}))
         corpus_sha = entry(spec["corpus"])["pages_sha256"] if spec.get("corpus") else ""
     except (ValueError, CorpusError) as error:
         problems.append(f"{shown(config)}: {reason(error)}")
-    samples, faults = read_samples(file, spec.get("kind", ""))
     if problems + faults:
         raise SuiteError("\n".join(problems + faults))
     sha = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -98,6 +104,8 @@ def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web) -> Condition
 
     def tools(sample: Sample) -> tuple[Tool, ...]:
         limits = spec.get("settings", {})
+        if sample.tools:
+            return offered(sample, row.get("tools", ()), limits.get("seed", 0))
         of_corpus = pages(spec["corpus"]).tools(**limits) if spec.get("corpus") and row.get("tools") else ()
         have = {t.name: t for t in (*of_corpus, *web.tools(limits.get("page_limit", 30_000)))}
         if missing := [name for name in row.get("tools", []) if name not in have]:
@@ -109,10 +117,37 @@ def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web) -> Condition
                      network=row.get("network", False))  # fmt: skip
 
 
-def read_samples(file: Path, kind: str) -> tuple[list[Sample], list[str]]:
+def offered(sample: Sample, names: Sequence[str], seed: int) -> tuple[Tool, ...]:
+    """The sample's own tools (those named, or all) in an order drawn by seed and sample; they are offered, not run."""
+    chosen = [t for t in sample.tools if not names or t["name"] in names]
+    random.Random(f"{seed}/{sample.id}").shuffle(chosen)
+    return tuple(Tool(t["name"], t.get("description", ""), t["parameters"], run=None) for t in chosen)
+
+
+def conversation(entries: Sequence[Any]) -> list[Any]:
+    """A history as it is written in samples.jsonl: text is the user's, {"text"} and {"calls"} are the model's turns.
+
+    A call is {"name", "arguments", "result"}; each gets an id, and its result follows the turn.
+    """
+    said: list[Any] = []
+    for n, turn in enumerate(entries):
+        if not isinstance(turn, dict):
+            said.append(turn)
+            continue
+        if not turn or turn.keys() - {"text", "calls"}:
+            raise ValueError(f"history entry {n}: write text, or an object of text and calls, not {sorted(turn)}")
+        rows = turn.get("calls", [])
+        calls = [Call(id=f"h{n}-{i}", name=c["name"], args=c.get("arguments", {})) for i, c in enumerate(rows)]
+        said.append(Reply(text=turn.get("text", ""), calls=tuple(calls)))
+        said += [Step(call=call, result=row["result"]) for call, row in zip(calls, rows, strict=True)]
+    return said
+
+
+def read_samples(file: Path, kind: str, tools: Sequence[dict[str, Any]] = ()) -> tuple[list[Sample], list[str]]:
     """Samples of a JSON-lines file, and one sentence with file and line for each that cannot be used.
 
-    Blank lines are skipped. Ids are compared as trimmed text; a sample without one is named by its content.
+    Blank lines are skipped. Ids are compared as trimmed text; a sample without one is named by its content. A sample
+    that names no `tools` of its own is offered those given here.
     """
     samples: list[Sample] = []
     problems: list[str] = []
@@ -125,7 +160,10 @@ def read_samples(file: Path, kind: str) -> tuple[list[Sample], list[str]]:
             if not isinstance(row, dict):
                 raise ValueError("not a JSON object")
             row_id = str(row.get("id", "")).strip() or key(row.get("prompt", row.get("question")))
-            sample = Sample.model_validate(row | {"id": row_id, "cluster": row.get("cluster") or row_id})
+            family = row.get("cluster") or row.pop("scenario", "") or row_id
+            tags = row.get("tags", {}) | ({"step": row.pop("step")} if "step" in row else {})
+            more = {"id": row_id, "cluster": family, "tags": tags, "tools": row.get("tools", tools)}
+            sample = Sample.model_validate(row | more | {"history": conversation(row.get("history", []))})
             faults = list(CHECKS[kind](sample)) if kind in CHECKS else []
             taken = sorted(sample.tags.keys() & set(COLUMNS))
             faults += [f"tag {name!r} is a column of every report; name the tag otherwise" for name in taken]
@@ -133,7 +171,7 @@ def read_samples(file: Path, kind: str) -> tuple[list[Sample], list[str]]:
                 faults.append(f"id {sample.id!r} stands on line {seen[sample.id.lower()]} too; give each its own")
             seen.setdefault(sample.id.lower(), number)
             samples.append(sample)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             faults = [f"not a sample: {reason(error)}"]
         problems += [f"{shown(file)}:{number}: {fault}" for fault in faults]
     return samples, problems or [f"{shown(file)} holds no sample; write one JSON object a line"] * (not samples)
@@ -158,8 +196,61 @@ def docs_qa(sample: Sample) -> Iterator[str]:
             yield f"gold.{name} is {json.dumps(values)[:60]}; write a list of texts"
 
 
+Word = Annotated[str, Field(min_length=1)]
+
+
+class Exact(Record):
+    """The argument has this JSON value."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["exact"]
+    value: Any
+
+
+class Keywords(Record):
+    """The argument's text holds every element; of an element that is a list, any."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["keywords"]
+    value: list[Word | Annotated[list[Word], Field(min_length=1)]]
+
+
+class Expected(Record):
+    """One expected call; of its alternatives any will do."""
+
+    model_config = ConfigDict(extra="forbid")
+    tool: str
+    args: dict[str, Annotated[Exact | Keywords, Field(discriminator="type")]] = Field(default_factory=dict)
+    alternatives: tuple[Expected, ...] = ()
+
+
+def tool_choice(sample: Sample) -> Iterator[str]:
+    """What a tool_choice sample must have: tools, and a gold that is one call, several parallel ones or none."""
+    gold = sample.gold
+    if sorted(gold) not in (["call"], ["alternatives", "call"], ["parallel"], ["no_call"]):
+        yield f"gold has {sorted(gold)}; write exactly one of call (and alternatives), parallel, no_call"
+        return
+    if "no_call" in gold and gold["no_call"] is not True:
+        yield f"gold.no_call is {json.dumps(gold['no_call'])}; write true"
+    if "parallel" in gold and len(gold["parallel"]) < 2:
+        yield "gold.parallel needs two calls or more; write one as call"
+    if not sample.tools:
+        yield "no tools are offered; name a file of tools in suite.toml, or give the sample its own"
+    known = {t["name"]: t["parameters"].get("properties", {}) for t in sample.tools}
+    calls = [*gold.get("parallel", ()), *gold.get("alternatives", ()), *([gold["call"]] if "call" in gold else [])]
+    for call in map(Expected.model_validate, calls):
+        for one in (call, *call.alternatives):
+            if one.tool not in known:
+                yield f"gold names the tool {one.tool!r}, which is not offered; there are: {', '.join(known)}"
+                continue
+            strange = sorted(one.args.keys() - known[one.tool].keys())
+            yield from (
+                f"gold: {one.tool} has no argument {n!r}; it has: {', '.join(known[one.tool])}" for n in strange
+            )
+
+
 TOOLS = ("grep_index", "read_page", "fetch_url")
-CHECKS: dict[str, Callable[[Sample], Iterator[str]]] = {"docs_qa": docs_qa}
+CHECKS: dict[str, Callable[[Sample], Iterator[str]]] = {"docs_qa": docs_qa, "tool_choice": tool_choice}
 
 
 def shown(path: Path) -> str:

@@ -28,12 +28,12 @@ class ToolError(Exception):
 
 @dataclass(frozen=True)
 class Tool:
-    """`run(**args)` returns text or Found; `schema` is its arguments as JSON schema."""
+    """`schema` is its arguments as JSON schema; `run(**args)` gives text or Found; without it it is only offered."""
 
     name: str
     about: str
     schema: dict[str, Any]
-    run: Callable[..., str | Found]
+    run: Callable[..., str | Found] | None
     counts: bool = True  # against the tool-call budget
     final: bool = False  # a submit tool ends the run
     limit: int = 6_000  # characters of a result
@@ -58,6 +58,8 @@ def execute(tools: tuple[Tool, ...], call: Call, turn: int) -> Step:
     chosen = next((t for t in tools if t.name == call.name), None)
     if chosen is None:
         text = f"There is no tool {call.name!r}. The tools are: {', '.join(t.name for t in tools) or 'none'}."
+    elif chosen.run is None:
+        text = f"{call.name} cannot be run here. Answer without it."
     elif call.malformed:
         text = "The arguments are not valid JSON, so nothing was run. Send the call again with a JSON object."
     else:

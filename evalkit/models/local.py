@@ -121,28 +121,31 @@ class Local(Served):
 
 def bounded(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with its texts short enough to end inside a reply."""
-    properties = schema.get("properties", {})
-    texts = {n: p | {"maxLength": 200} for n, p in properties.items() if p.get("type") == "string"}
-    return schema | ({"properties": properties | texts} if properties else {})
+    if schema.get("type") == "string" and "enum" not in schema:
+        return schema | {"maxLength": 120}
+    parts = {n: bounded(p) for n, p in schema.get("properties", {}).items()}
+    return schema | ({"properties": parts, "additionalProperties": False} if parts else {})
 
 
 def decision(tools: Sequence[Tool]) -> dict[str, Any]:
     """A schema that holds one tool call or a final answer, all text bounded."""
     options: list[dict[str, Any]] = []
     for t in tools:
-        args = {
-            n: p | ({"maxLength": 120} if p.get("type") == "string" else {}) for n, p in t.schema["properties"].items()
-        }
-        required = t.schema.get("required", [])
-        schema = {"type": "object", "properties": {n: args[n] for n in required}, "required": required}
+        parts = {n: bounded(t.schema["properties"][n]) for n in arguments(t)}
+        schema = {"type": "object", "properties": parts, "required": t.schema.get("required", [])}
         options.append({"type": "object", "properties": {"tool": {"const": t.name}, "arguments": schema},
                         "required": ["tool", "arguments"]})  # fmt: skip
     final = {"type": "object", "properties": {"final": {"type": "string", "maxLength": 500}}, "required": ["final"]}
     return {"anyOf": [*options, final]} if options else final
 
 
+def arguments(t: Tool) -> list[str]:
+    """What the little model is told of: the required ones, and of a tool that is only offered all."""
+    return list(t.schema.get("required", []) if t.run else t.schema.get("properties", {}))
+
+
 def menu(tools: Sequence[Tool]) -> str:
-    shown = [f"{t.name}({', '.join(t.schema.get('required', []))}): {t.about.split('.')[0]}." for t in tools]
+    shown = [f"{t.name}({', '.join(arguments(t))}): {t.about.split('.')[0]}." for t in tools]
     call = 'Call a tool with {"tool": name, "arguments": {…}}. ' if tools else ""
     return "\n".join([*shown, f'{call}Answer with {{"final": text}}.'])
 
@@ -162,7 +165,8 @@ def lines(said: Sequence[Said]) -> list[dict[str, Any]]:
     chat: list[dict[str, Any]] = []
     for part in said:
         if isinstance(part, Reply):
-            chat.append({"role": "assistant", "content": part.calls[0].raw if part.calls else part.text})
+            calls = [c.raw or json.dumps({"tool": c.name, "arguments": c.args}) for c in part.calls]
+            chat.append({"role": "assistant", "content": "\n".join(calls) or part.text})
         else:
             text = f"Result of {part.call.name}: {part.result}" if isinstance(part, Step) else part
             chat.append({"role": "user", "content": text})

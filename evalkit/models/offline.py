@@ -1,7 +1,7 @@
 """Agents without a provider: `extractive:`, an honest baseline that reads with the same tools, and the script: ones.
 
-Only the script: models see the sample: `null` never answers, `oracle` answers with the gold, `random` with a passage
-drawn by seed; FILE plays replies from a JSON-lines file, {"text": …, "calls": [{"name", "arguments"}]} a turn.
+Only the script: models see the sample: `null` never answers, `oracle` answers with the gold, `random` with a passage or
+a tool drawn by seed; FILE plays replies from a JSON-lines file, {"text": …, "calls": [{"name", "arguments"}]} a turn.
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ class Extractive(Model):
         tools, closing = prompt.tools, prompt.closing
         question, said = asked(prompt)
         query = list(dict.fromkeys(words(question)))
+        if tools and not any(t.run for t in tools):  # the tool whose description is nearest, asked in the user's words
+            nearest = tools[rank(query, [f"{t.name} {t.about}" for t in tools])[0]]
+            return reply(calls=[(nearest.name, arguments(nearest, question))])
         turn, steps = sum(isinstance(s, Reply) for s in said), [s for s in said if isinstance(s, Step) and s.ok]
         search, reader = pick(tools, "pattern", "query"), pick(tools, "url")
         if search and turn == 0 and query and not closing:
@@ -92,6 +95,21 @@ class Extractive(Model):
         best = [pool[i] for i in rank(query, [text for text, _ in pool])[: self.quotes]]
         sources = ", ".join(dict.fromkeys(url for _, url in best))
         return reply(" ".join(text for text, _ in best) + f"\n\nSources: {sources}")
+
+
+def arguments(tool: Tool, text: str) -> dict[str, Any]:
+    """The required arguments of a tool: every text is `text`, the rest the least its type allows."""
+    least: dict[str, Any] = {"object": {}, "array": [], "integer": 1, "number": 1, "boolean": False}
+    parts = {n: tool.schema.get("properties", {}).get(n, {}) for n in tool.schema.get("required", ())}
+    return {n: p["enum"][0] if "enum" in p else least.get(str(p.get("type")), text) for n, p in parts.items()}
+
+
+def expected(gold: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The calls a tool_choice gold wants, with the first wording of every keyword."""
+    calls = gold.get("parallel") or ([gold["call"]] if "call" in gold else [])
+    return [(c["tool"], {n: a["value"] if a["type"] == "exact" else
+             " ".join(k[0] if isinstance(k, list) else k for k in a["value"])
+             for n, a in c.get("args", {}).items()}) for c in calls]  # fmt: skip
 
 
 def rank(query: list[str], texts: list[str]) -> list[int]:
@@ -123,6 +141,12 @@ class Script(Model):
         search, reader = pick(tools, "pattern", "query"), None if closing else pick(tools, "url")
         if self.kind == "null":
             return reply("I don't know.")
+        if self.kind in ("oracle", "random") and tools and not any(t.run for t in tools):
+            draw = random.Random(f"{self.seed}/{self.sample.id}/{self.repeat}")
+            drawn = draw.choice(list(tools))
+            one = (drawn.name, arguments(drawn, draw.choice(words(self.sample.prompt) or ["-"])))
+            calls = expected(self.sample.gold) if self.kind == "oracle" else [one]
+            return reply("" if calls else "None of these tools is needed.", calls)
         if self.kind == "oracle":  # reads the gold pages where it can, then says the gold and cites them
             urls = self.sample.gold.get("urls", [])
             if reader and urls and turn == 0:
