@@ -8,6 +8,7 @@ and from those rows to an interval in a notebook. Read the modules in this order
     stats        intervals, paired gaps, agreement, what a run could have seen
     fetch        packages by name into the cache, locked by hash
     tools        Tool, @tool, execute: everything that goes wrong is an observation for the model
+    citations    what an answer names: URLs and places in files; what a run has shown of them
     scoring      tool calls, citations, declining, key facts; rules without a model
     models       open_model("provider:name"): anthropic, openai and its kin, local, extractive, script, replay
     agent        the centre: ask, act, repeat, inside a budget

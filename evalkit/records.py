@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -174,6 +174,7 @@ class Suite(Record):
     corpus_sha: str = ""
     settings: dict[str, Any] = Field(default_factory=dict)
     rules: tuple[str, ...] = ()
+    texts: Callable[[], Mapping[str, str]] = Field(dict, exclude=True, repr=False)  # its corpus: {page or file: text}
     sha: str = ""  # sha256 of samples.jsonl
     frozen: bool = True  # is that the sha suite.toml names?
 

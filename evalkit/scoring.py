@@ -1,4 +1,4 @@
-"""Rules without a model: citations, declining, key facts. A rule is a function (sample, trace) -> {metric: value}.
+"""Rules without a model: tool calls, key facts, declining. A rule gives {metric: value} of a sample and its trace.
 
 The rule of docs_qa, on a sample of its kind:
 
@@ -19,11 +19,11 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
+from .citations import find_citations as find_citations
+from .citations import host, overlap, resolve, same_page, shown, without_places
 from .records import Citation, Sample, Suite, Trace, Verdict, key
 
-OPENS = {"]": "[", "}": "{"}
 Values = dict[str, Any]  # {metric: number or null}, and under "notes" named facts
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)")
 SENTENCE = re.compile(r"(?<=[.!?;。])\s+|\n+")
@@ -44,41 +44,6 @@ def _phrases() -> dict[str, re.Pattern[str]]:
 
 
 PHRASES = _phrases()
-
-
-def find_citations(text: str) -> list[Citation]:
-    """The URLs an answer names, in order, each once; punctuation and closing brackets of the prose are left out."""
-    found: dict[str, Citation] = {}
-    for match in re.finditer(r"https?://(?:\[[0-9A-Fa-f:.]+\])?[^\s<>\"`|（）【】「」，。、…]*", text):
-        url = re.sub(r"\\([_*~#-])", r"\1", match.group()).partition("](")[0]
-        url = url.partition("'")[0] if text[: match.start()].endswith("'") else url
-        depth = 0
-        for i, char in enumerate(url):  # a round bracket that closes what the URL did not open ends it
-            depth += (char == "(") - (char == ")")
-            if depth < 0:
-                url = url[:i]
-                break
-        while url and (
-            url[-1] in ".,;:!?'*_~\\" or (url[-1] in "]}" and url.count(url[-1]) > url.count(OPENS[url[-1]]))
-        ):
-            url = url[:-1]
-        if re.match(r"https?://[^/?#]*[\w\]]", url):
-            found.setdefault(url, Citation(url=url))
-    return list(found.values())
-
-
-def same_page(url: str) -> str:
-    """What tells one page from another: scheme, case of the host, `www.`, trailing slash and fragment do not."""
-    path, _, query = re.sub(r"^[^/]*//[^/?#]*|#.*", "", url.strip()).partition("?")
-    port = re.match(r"[^/]*//[^/?#]*(:\d+)(?=[/?#]|$)", url.strip())
-    return f"{host(url)}{port[1] if port else ''}{path.rstrip('/')}?{query}"
-
-
-def host(url: str) -> str:
-    try:
-        return (urlsplit(url.strip()).hostname or "").removeprefix("www.")
-    except ValueError:  # http://[ and the like
-        return ""
 
 
 def without_sources(answer: str) -> str:
@@ -324,8 +289,44 @@ def tool_choice(sample: Sample, trace: Trace, suite: Suite | None = None) -> Val
     return found
 
 
-RULES: dict[str, Callable[[Sample, Trace, Suite | None], Values]] = {"docs_qa": docs_qa, "tool_choice": tool_choice}
-VERSION = key(*(Path(__file__).with_name(name).read_text("utf-8") for name in ("scoring.py", "phrases.toml")))
+def code_search(sample: Sample, trace: Trace, suite: Suite | None = None) -> Values:
+    """Key fact or denial, and the ladder of citations: do they exist, in range, and were they read in this run?"""
+    files, gold = suite.texts() if suite else {}, sample.gold
+    trap = bool(gold.get("trap"))
+    body = without_places(without_sources(trace.answer))
+    right = denies(body, sample.prompt) if trap else states(body, gold["key_fact"])
+    cited = [c.model_copy(update={"path": resolve(c.path, files)}) for c in trace.citations if c.path]
+    valid = [c for c in cited if c.path and 1 <= c.start <= c.end <= files[c.path].removesuffix("\n").count("\n") + 1]
+    seen = [shown(step) for step in trace.steps]
+    wanted = [Citation(path=p["path"], start=p["start"], end=p["end"]) for p in gold.get("citations", ())]
+    recalled = [any(overlap(place, c) for c in valid) for place in wanted]
+    first = next((n for n, found in enumerate(seen, 1) if any(overlap(w, f) for w in wanted for f in found)), None)
+
+    def share(hits: int) -> float | None:
+        return hits / len(cited) if cited else None
+
+    return {
+        "correct": float(right),
+        "key_fact": None if trap else float(right),
+        "denies": float(right) if trap else None,
+        "cited": float(bool(cited)),
+        "exists": share(sum(bool(c.path) for c in cited)),
+        "in_range": share(len(valid)),
+        "retrieved": share(sum(any(overlap(c, f) for found in seen for f in found) for c in valid)),
+        "gold_recall": sum(recalled) / len(wanted) if wanted else None,
+        "steps_to_gold": first,
+        "abstained": float(trace.stop == "abstained"),
+    }
+
+
+RULES: dict[str, Callable[[Sample, Trace, Suite | None], Values]] = {
+    "docs_qa": docs_qa,
+    "tool_choice": tool_choice,
+    "code_search": code_search,
+}
+VERSION = key(
+    *(Path(__file__).with_name(name).read_text("utf-8") for name in ("scoring.py", "citations.py", "phrases.toml"))
+)
 
 
 def owed(suite: Suite, traces: Sequence[Trace]) -> dict[str, tuple[str, Sample, Trace, Suite]]:

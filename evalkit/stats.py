@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -247,3 +249,122 @@ def agreement(judge: Any, people: Any) -> Agreement:
     varied = 0 < one.mean() < 1 or 0 < two.mean() < 1
     kappa = float(cohens_kappa(table, return_results=False)) if varied else None
     return Agreement(float((one == two).mean()), kappa, len(one), float(one.mean()), float(two.mean()), cells)  # type: ignore[arg-type]
+
+
+class LengthBias(NamedTuple):
+    """Do longer answers win? `pooled` over answers hides what `paired` over pairs shows; None cannot be estimated."""
+
+    pooled: float | None  # Spearman of an answer's length and whether it won
+    paired: float | None  # Spearman of the length difference and the preference
+    longer_wins: int
+    decisive: int  # pairs with a winner and different lengths
+    low: float  # Wilson interval of longer_wins in decisive
+    high: float
+    note: str
+
+
+def length_bias(pairs: Any) -> LengthBias:
+    """Length and preference of a frame of pairs (len_a, len_b, preference: 1 for a, 0.5 tie, 0 for b).
+
+    Lengths are characters of the trimmed answer. Rows without a preference are left out.
+    """
+    pairs = pairs.dropna(subset=["preference"])
+    a, b, won = (pairs[name].to_numpy(float) for name in ("len_a", "len_b", "preference"))
+    decisive = (won != 0.5) & (a != b)
+    n, longer = int(decisive.sum()), int((decisive & ((a > b) == (won > 0.5))).sum())
+    low, high = wilson(longer, n)
+    notes = []
+    if len(pairs) < 3:
+        notes.append("cannot be estimated: fewer than 3 pairs")
+    elif not (a != b).any():
+        notes.append("cannot be estimated: the answers of every pair have one length")
+    elif not (won != 0.5).any():
+        notes.append("cannot be estimated: no pair has a winner")
+    elif n and low > 0.5:
+        notes.append(f"WARNING: the longer answer wins {longer} of {n} decisive pairs, more than chance would")
+    elif n and high < 0.5:
+        notes.append(f"WARNING: the shorter answer wins {n - longer} of {n} decisive pairs, more than chance would")
+    able = not (notes and notes[0].startswith("cannot"))
+    pooled = _spearman(np.concatenate([a, b]), np.concatenate([won == 1, won == 0])) if able else None
+    return LengthBias(pooled, _spearman(a - b, won) if able else None, longer, n, low, high, "; ".join(notes))
+
+
+def _spearman(x: Any, y: Any) -> float | None:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(x, y).statistic) if np.ptp(x) > 0 and np.ptp(np.asarray(y, float)) > 0 else None
+
+
+def length_controlled(pairs: Any) -> Estimate:
+    """Win rate of a over b where both answers were of one length (Dubois et al. 2024, arXiv 2404.04475, one feature).
+
+    Logistic regression of the preference on tanh(length difference / sd), read at zero; errors clustered by sample_id
+    where there is such a column. Where it cannot be estimated the note says why.
+    """
+    from scipy.special import expit
+    from statsmodels.api import GLM, families
+
+    pairs = pairs.dropna(subset=["preference"])
+    difference, won = (pairs["len_a"] - pairs["len_b"]).to_numpy(float), pairs["preference"].to_numpy(float)
+    decisive = won != 0.5
+    sides = np.sign(difference[decisive]) * np.sign(won[decisive] - 0.5)
+    count = f"the longer answer wins {int((sides > 0).sum())} of {int((sides != 0).sum())} decisive pairs"
+    reasons = {
+        "fewer than 6 pairs with a winner": 0 < decisive.sum() < 6,
+        "no pair has a winner": not decisive.any(),
+        "the answers of every pair have one length": not difference.any(),
+        f"{count}: length and preference cannot be parted": bool(len(sides)) and abs(sides.sum()) == len(sides),
+        "one side wins every pair": len(set(won)) == 1,
+    }
+    if why := next((reason for reason, holds in reasons.items() if holds), ""):
+        return Estimate(None, None, None, f"cannot be estimated: {why}")
+    x = np.column_stack([np.ones(len(won)), np.tanh(difference / difference.std())])
+    groups = np.unique(pairs["sample_id"].astype(str), return_inverse=True)[1] if "sample_id" in pairs else None
+    how = {"cov_type": "cluster", "cov_kwds": {"groups": groups}} if groups is not None else {"cov_type": "HC1"}
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = GLM(won, x, family=families.Binomial()).fit(**how)
+    at, error = float(fit.params[0]), float(fit.bse[0])
+    if not fit.converged or not np.isfinite(error) or abs(fit.params).max() > 15:
+        return Estimate(None, None, None, f"cannot be estimated: {count}, the regression has no end")
+    return Estimate(float(expit(at)), float(expit(at - 1.96 * error)), float(expit(at + 1.96 * error)))
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Two-sided exact sign test on decisive pairs (scipy)."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+
+
+def pass_hat(c: int, n: int, k: int) -> float | None:
+    """pass^k, the chance that k of k repeats succeed, from c successes in n: C(c, k) / C(n, k); None where n < k."""
+    return comb(c, k) / comb(n, k) if n >= k >= 1 else None
+
+
+def benjamini_hochberg(p: Any) -> list[float]:
+    """Benjamini and Hochberg's adjusted p values, for exploration (statsmodels)."""
+    from statsmodels.stats.multitest import multipletests
+
+    return [float(x) for x in multipletests(list(p), method="fdr_bh")[1]] if len(p) else []
+
+
+def rogan_gladen(p: float, se: float, sp: float) -> float:
+    """A rate that a judge of this sensitivity and specificity saw, corrected (Rogan and Gladen 1978), in [0, 1]."""
+    if se + sp <= 1:
+        raise ValueError(f"sensitivity {se} and specificity {sp}: a judge no better than chance corrects nothing")
+    return min(1.0, max(0.0, (p + sp - 1) / (se + sp - 1)))
+
+
+def prediction_powered(judged: Any, judge: Any, people: Any) -> Estimate:
+    """Mean of what people would say of all items: the judge's mean on the unlabelled, corrected on the labelled ones.
+
+    `judged` are the judge's values where there is no label, `judge` and `people` both values where there is one
+    (Angelopoulos et al. 2023, arXiv 2301.09633).
+    """
+    judged, judge, people = (np.asarray(values, float) for values in (judged, judge, people))
+    if len(judge) != len(people) or len(people) < 2 or len(judged) < 2:
+        raise ValueError("two judgements without labels and two with are needed, labels one to one")
+    estimate = float(judged.mean() - (judge - people).mean())
+    error = (judged.var() / len(judged) + (judge - people).var() / len(people)) ** 0.5
+    return Estimate(estimate, float(estimate - 1.96 * error), float(estimate + 1.96 * error))
