@@ -13,13 +13,20 @@ OPENS = {"]": "[", "}": "{"}
 LINE = r"L?(\d{1,7})(?!\d)(?:C\d{1,5})?"
 UPTO = rf"\s{{0,3}}(?:-|–|—|‑|\.\.+|\bto\b|\bthrough\b)\s{{0,3}}{LINE}"
 PART = r"(?:[\w.@$+~-]+|\[[\w.]+\]|\(\w+\))"
-FILE = rf"(?:[A-Za-z]:[/\\]|\.{{0,2}}[/\\])?(?:[\w.@$+~-]+[/\\](?:{PART}[/\\])*)?" + (
-    r"(?:[\w@$+~.-]*\w\.[A-Za-z]\w{0,9}|Makefile|Dockerfile|LICENSE)"
+ENDINGS = (
+    r"[mc]?jsx?|[mc]?tsx?|vue|svelte|astro|pyi?|pyx|ipynb|go|rs|java|kts?|scala|rb|erb|php|c|h|cc|cpp|cxx|hpp|cs|fs|swift"
+    r"|mm?|sh|bash|zsh|ps1|bat|sql|html?|css|scss|sass|less|mdx?|rst|txt|jsonl?|json5|ya?ml|toml|ini|cfg|conf|properties"
+    r"|xml|lock|gradle|proto|graphql|tf|lua|r|jl|exs?|erl|hs|ml|clj|dart|zig|nim|pl|pm|csv|tsv|log|env|tmpl|tpl|jinja"
+    r"|ejs|hbs|wat|snap|patch|diff|cmake|mk"
+)
+FILE = rf"(?:(?:[A-Za-z]:[/\\]|\.{{0,2}}[/\\])?[\w.@$+~-]+[/\\](?:{PART}[/\\])*[\w@$+~.-]*\w\.[A-Za-z]\w{{0,9}}" + (
+    rf"|(?:[A-Za-z]:[/\\]|\.{{0,2}}[/\\])?(?:[\w@$+~.-]*\w\.(?:{ENDINGS})(?!\w)|Makefile|Dockerfile|LICENSE))"
 )
 WORDED = r"[`'\"*_\])]{0,6}[\s,]{0,4}[(\[]?\s{0,3}(?:(?:at|on|in)\s{1,3})?lines?\s{1,3}|[`'\"*_]{0,6}\s{1,3}\(?(?=L\d)"
 PLACE = re.compile(rf"(?<![\w/\\@.$+~-])({FILE})(?:[#:]\s?(?=L?\d)|{WORDED}){LINE}(?:{UPTO})?(?::\d{{1,5}}\b)?")
-ALONE = r"(?!\.?\d|\s*(?!and\b|or\b)[A-Za-z%$])"  # "lib/a.js:10, 20 items" names one line
-MORE = re.compile(rf"\s{{0,3}}(?:,\s*and\b|,|;|&|\band\b)\s{{0,3}}(?:lines?\s{{1,3}})?{LINE}(?:{UPTO}|{ALONE})")
+ALONE = r"(?!\.?\d|\s*(?!and\b|or\b)[A-Za-z%$])"  # "lib/a.js:10, 20 items" names one line, "lines 10, 20 do" two
+AND = rf"\s{{0,3}}(?:,\s*and\b|,|;|&|\band\b)\s{{0,3}}(?:lines?\s{{1,3}})?{LINE}"
+MORE = {False: re.compile(rf"{AND}(?:{UPTO}|{ALONE})"), True: re.compile(rf"{AND}(?:{UPTO}|(?!\.?\d|\s?%))")}
 
 
 def find_citations(text: str) -> list[Citation]:
@@ -63,8 +70,8 @@ def _spans(text: str) -> list[tuple[int, int, list[Citation]]]:
         path = re.sub(r"^(\./)+", "", match[1].replace("\\", "/"))
         if path.lower() == "node.js":
             continue
-        end, lines = match.end(), [(match[2], match[3])]
-        while more := MORE.match(text, end):
+        end, lines, worded = match.end(), [(match[2], match[3])], "lines" in match.group()[len(match[1]) :]
+        while more := MORE[worded].match(text, end):
             lines.append((more[1], more[2]))
             end = more.end()
         found.append((match.start(), end, [Citation(path=path, start=int(a), end=int(b or a)) for a, b in lines]))

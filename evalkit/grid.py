@@ -72,6 +72,7 @@ def setup(suite: Suite, cell: Cell, model: Model) -> dict[str, str]:
         "tools": tools,
         "budget": part.budget,
     }
+    what |= {"settings": part.settings} if part.settings else {}
     gold = {"gold": cell.sample.gold} if model.name == "script:oracle" else {}
     versions = {"corpus": suite.corpus_sha[:16], "eval_version": EVAL_VERSION}
     return (

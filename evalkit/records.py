@@ -159,6 +159,7 @@ class Condition(Record):
     budget: Budget = Budget()
     system: str = ""
     network: bool = False  # needs the web, and is run only when it is asked for by name
+    settings: dict[str, Any] = Field(default_factory=dict)  # of its tools, such as the legs of a hybrid search
 
 
 class Suite(Record):

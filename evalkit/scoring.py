@@ -91,7 +91,9 @@ def denies(text: str, question: str = "") -> bool:
 
     An identifier of the question counts as a thing, so "there is no FSTDEP026" denies and "there is no need" does not.
     """
-    asked = re.findall(r"[A-Za-z_$]*[a-z][A-Z]\w*|\w*[A-Za-z]\d\w*|\w+_\w+|`[^`]+`", question)
+    asked = re.findall(
+        r"[A-Za-z]\w+(?:\.[A-Za-z]\w+)+(?:\(\))?|[A-Za-z_$]*[a-z][A-Z]\w*|\w*[A-Za-z]\d\w*|\w+_\w+|`[^`]+`", question
+    )
     plain = prose(QUOTED.sub(lambda m: m.group()[1:-1] if " " not in m.group() else "thing", text))
     for name in sorted({a.strip("`").lower() for a in asked}, key=len, reverse=True):
         plain = plain.replace(name, "thing")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from .fetch import CorpusError, entry
 from .records import COLUMNS, ROOT, Budget, Call, Condition, Record, Reply, Sample, Step, Suite, key, reason
 from .scoring import RULES
-from .search import corpus
+from .search import code, corpus
 from .search.pages import Pages
 from .search.web import Web
 from .tools import Tool
@@ -30,6 +30,12 @@ class SuiteError(ValueError):
 def pages(name: str) -> Pages:
     """The frozen pages of a corpus, loaded once a process."""
     return Pages(corpus.freeze(name))
+
+
+@cache
+def source(name: str) -> code.Code:
+    """The files of a corpus of code, loaded once a process."""
+    return code.Code(name)
 
 
 def load_suite(path: str | Path, allow_hosts: Sequence[str] = ()) -> Suite:
@@ -74,7 +80,7 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
         raise SuiteError(f"{shown(config)}: tools = {spec['tools']!r} cannot be read: {error}") from None
     samples, faults = read_samples(file, spec.get("kind", ""), own)
     there = sorted({*TOOLS, *(t["name"] for sample in samples for t in sample.tools)})
-    known = {"name", "instructions", "tools", "network"}
+    known = {"name", "instructions", "tools", "network", "legs"}
     for number, row in enumerate(spec.get("conditions", []), 1):
         odd = sorted(row.keys() - known)
         problems += [f"{shown(config)}: condition {number}: unknown key {k!r}; known: {', '.join(known)}" for k in odd]
@@ -83,7 +89,7 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
         problems += [f"{shown(config)}: condition {number}: no tool {t!r}; known: {', '.join(there)}" for t in odd]
     try:
         Budget(**spec.get("budget", {}))
-        corpus_sha = entry(spec["corpus"])["pages_sha256"] if spec.get("corpus") else ""
+        corpus_sha = hash_of(spec["corpus"]) if spec.get("corpus") else ""
     except (ValueError, CorpusError) as error:
         problems.append(f"{shown(config)}: {reason(error)}")
     if problems + faults:
@@ -94,9 +100,27 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
         system=spec.get("system", "").strip(),
         conditions=tuple(_condition(row, spec, Web(allow_hosts)) for row in spec["conditions"]),
         corpus=spec.get("corpus", ""),
+        texts=lambda: corpus_texts(spec.get("corpus", "")),
         corpus_sha=corpus_sha, settings=spec.get("settings", {}), rules=tuple(spec.get("rules", [])),
         sha=sha, frozen=sha == spec.get("frozen"),
     )  # fmt: skip
+
+
+def is_code(name: str) -> bool:
+    """Is this corpus one of code? Else it is one of pages."""
+    return name.startswith("dir:") or "code" in entry(name)
+
+
+def hash_of(name: str) -> str:
+    """What tells one state of a corpus from another: the lock of a package, the content of a folder."""
+    if name.startswith("dir:") or entry(name)["source"].startswith("dir:"):
+        return code.corpus_sha(name)
+    return entry(name)["sha256" if is_code(name) else "pages_sha256"]
+
+
+def corpus_texts(name: str) -> Mapping[str, str]:
+    """{page or file: text} of a corpus; nothing where a suite has none."""
+    return {} if not name else source(name).text if is_code(name) else pages(name).text
 
 
 def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web) -> Condition:
@@ -106,15 +130,21 @@ def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web) -> Condition
         limits = spec.get("settings", {})
         if sample.tools:
             return offered(sample, row.get("tools", ()), limits.get("seed", 0))
-        of_corpus = pages(spec["corpus"]).tools(**limits) if spec.get("corpus") and row.get("tools") else ()
+        sizes = {n: limits[n] for n in ("page_limit", "search_limit") if n in limits}
+        of_corpus: Sequence[Tool] = ()
+        if spec.get("corpus") and row.get("tools"):
+            place = source(spec["corpus"]) if is_code(spec["corpus"]) else pages(spec["corpus"])
+            of_corpus = place.tools(**sizes, **({"legs": row["legs"]} if "legs" in row else {}))
         have = {t.name: t for t in (*of_corpus, *web.tools(limits.get("page_limit", 30_000)))}
         if missing := [name for name in row.get("tools", []) if name not in have]:
             raise SuiteError(f"condition {row['name']}: no tool {', '.join(missing)}; there are: {', '.join(have)}")
         return tuple(have[name] for name in row.get("tools", []))
 
+    indexed = {n: spec["settings"][n] for n in ("embedder", "store") if n in spec.get("settings", {})}
+    settings = {"legs": row.get("legs", list(code.LEGS)), **indexed} if "search_code" in row.get("tools", []) else {}
     return Condition(name=row["name"], instructions=row.get("instructions", "").strip(), tools=tools,
                      budget=Budget(**spec.get("budget", {})), system=spec.get("system", "").strip(),
-                     network=row.get("network", False))  # fmt: skip
+                     network=row.get("network", False), settings=settings)  # fmt: skip
 
 
 def offered(sample: Sample, names: Sequence[str], seed: int) -> tuple[Tool, ...]:
@@ -249,8 +279,32 @@ def tool_choice(sample: Sample) -> Iterator[str]:
             )
 
 
-TOOLS = ("grep_index", "read_page", "fetch_url")
-CHECKS: dict[str, Callable[[Sample], Iterator[str]]] = {"docs_qa": docs_qa, "tool_choice": tool_choice}
+def code_search(sample: Sample) -> Iterator[str]:
+    """What a code_search sample must have: an answer, and unless it is a trap, forms of the fact and places in files."""
+    gold, trap = sample.gold, bool(sample.gold.get("trap"))
+    if not sample.prompt.strip() or not str(gold.get("answer") or "").strip():
+        yield "the prompt or gold.answer is empty; a code_search sample needs both"
+    odd = sorted(gold.keys() - {"answer", "key_fact", "citations", "trap"})
+    yield from (f"gold.{name} is unknown; known: answer, key_fact, citations, trap" for name in odd)
+    facts, places = gold.get("key_fact") or [], gold.get("citations") or []
+    if not isinstance(facts, list) or not all(isinstance(v, str) and v.strip() for v in facts):
+        yield f"gold.key_fact is {json.dumps(facts)[:60]}; write a list of texts"
+    if not trap and not (facts and places):
+        yield "gold.key_fact or gold.citations is empty; a question that is no trap needs both"
+    for place in places:
+        sound = isinstance(place, dict) and isinstance(place.get("path"), str)
+        if not (sound and all(isinstance(place.get(n), int) for n in ("start", "end"))):
+            yield f'gold.citations has {json.dumps(place)[:60]}; write {{"path": …, "start": line, "end": line}}'
+        elif not 1 <= place["start"] <= place["end"]:
+            yield f"gold.citations has lines {place['start']}-{place['end']}; write 1 <= start <= end"
+
+
+TOOLS = ("grep_index", "read_page", "fetch_url", "ripgrep", "search_code", "read_file")
+CHECKS: dict[str, Callable[[Sample], Iterator[str]]] = {
+    "docs_qa": docs_qa,
+    "tool_choice": tool_choice,
+    "code_search": code_search,
+}
 
 
 def shown(path: Path) -> str:

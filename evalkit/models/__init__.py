@@ -46,6 +46,7 @@ class Model:
     priced = False  # does a call cost money?
     replayed = False  # does it answer from a recording?
     at_once = 0  # calls it takes at once; 0: any number
+    room = 0  # characters of a long prompt that its context holds; 0: enough
     options: dict[str, Any] = {}  # noqa: RUF012
 
     def ask(self, prompt: Prompt) -> Reply:

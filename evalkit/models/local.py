@@ -77,6 +77,7 @@ def small(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
 
 class Local(Served):
     path, wire = "/chat/completions", "openai"
+    room = 4_000
     at_once = 1  # one slot: with more the answers depend on who else asks
 
     def __init__(self, model: str):
@@ -121,6 +122,8 @@ class Local(Served):
 
 def bounded(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with its texts short enough to end inside a reply."""
+    if schema.get("type") == "array":
+        return schema | {"items": bounded(schema.get("items", {})), "maxItems": 3}
     if schema.get("type") == "string" and "enum" not in schema:
         return schema | {"maxLength": 120}
     parts = {n: bounded(p) for n, p in schema.get("properties", {}).items()}

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -113,9 +114,13 @@ class Code:
     def __init__(self, name: str, legs: Sequence[str] = LEGS):
         self.name, self.legs, self.root, self.text = name, legs, root(name), files(name)
 
-    def tools(self, page_limit: int = 30_000, search_limit: int = 6_000) -> tuple[Tool, Tool, Tool]:
-        """The three tools, with their limits in characters."""
-        searches = (tool(method, limit=search_limit) for method in (self.ripgrep, self.search_code))
+    def tools(
+        self, page_limit: int = 30_000, search_limit: int = 6_000, legs: Sequence[str] = LEGS
+    ) -> tuple[Tool, Tool, Tool]:
+        """The three tools, with their limits in characters and the legs of the hybrid search."""
+        some = copy(self)
+        some.legs = legs
+        searches = (tool(method, limit=search_limit) for method in (some.ripgrep, some.search_code))
         return (*searches, tool(self.read_file, limit=page_limit, counts=False))  # type: ignore[return-value]
 
     def ripgrep(
