@@ -19,12 +19,15 @@ ENDINGS = (
     r"|xml|lock|gradle|proto|graphql|tf|lua|r|jl|exs?|erl|hs|ml|clj|dart|zig|nim|pl|pm|csv|tsv|log|env|tmpl|tpl|jinja"
     r"|ejs|hbs|wat|snap|patch|diff|cmake|mk"
 )
-FILE = rf"(?:(?:[A-Za-z]:[/\\]|\.{{0,2}}[/\\])?[\w.@$+~-]+[/\\](?:{PART}[/\\])*[\w@$+~.-]*\w\.[A-Za-z]\w{{0,9}}" + (
-    rf"|(?:[A-Za-z]:[/\\]|\.{{0,2}}[/\\])?(?:[\w@$+~.-]*\w\.(?:{ENDINGS})(?!\w)|Makefile|Dockerfile|LICENSE))"
+FILE = (
+    rf"(?:(?:[A-Za-z]:[/\\]|\.{{0,2}}[/\\])?[\w.@$+~-]+[/\\](?:{PART}[/\\])*(?:[\w@$+~.-]|\[[\w.]+\])*[\w\]]\.[A-Za-z]\w{{0,9}}"
+    + (rf"|(?:[A-Za-z]:[/\\]|\.{{0,2}}[/\\])?(?:[\w@$+~.-]*\w\.(?:{ENDINGS})(?!\w)|Makefile|Dockerfile|LICENSE))")
 )
 WORDED = r"[`'\"*_\])]{0,6}[\s,]{0,4}[(\[]?\s{0,3}(?:(?:at|on|in)\s{1,3})?lines?\s{1,3}|[`'\"*_]{0,6}\s{1,3}\(?(?=L\d)"
-PLACE = re.compile(rf"(?<![\w/\\@.$+~-])({FILE})(?:[#:]\s?(?=L?\d)|{WORDED}){LINE}(?:{UPTO})?(?::\d{{1,5}}\b)?")
 ALONE = r"(?!\.?\d|\s*(?!and\b|or\b)[A-Za-z%$])"  # "lib/a.js:10, 20 items" names one line, "lines 10, 20 do" two
+PLACE = re.compile(
+    rf"(?<![\w/\\@.$+~-])({FILE})(?:[#:](?=L?\d)|:\s(?=L?\d{{1,7}}(?:\s?[-–—]\s?\d|{ALONE}))|{WORDED}){LINE}(?:{UPTO})?(?::\d{{1,5}}\b)?"
+)
 AND = rf"\s{{0,3}}(?:,\s*and\b|,|;|&|\band\b)\s{{0,3}}(?:lines?\s{{1,3}})?{LINE}"
 MORE = {False: re.compile(rf"{AND}(?:{UPTO}|{ALONE})"), True: re.compile(rf"{AND}(?:{UPTO}|(?!\.?\d|\s?%))")}
 

@@ -280,7 +280,7 @@ def tool_choice(sample: Sample) -> Iterator[str]:
 
 
 def code_search(sample: Sample) -> Iterator[str]:
-    """What a code_search sample must have: an answer, and unless it is a trap, forms of the fact and places in files."""
+    """What a code_search sample must have: an answer, and unless it is a trap, forms of the fact and places."""
     gold, trap = sample.gold, bool(sample.gold.get("trap"))
     if not sample.prompt.strip() or not str(gold.get("answer") or "").strip():
         yield "the prompt or gold.answer is empty; a code_search sample needs both"
