@@ -23,7 +23,7 @@ setup: .venv/.ok
 	@if $(PY) -m uv --version >/dev/null 2>&1; then $(PY) -m uv pip install --quiet --python $(PY) -e '.[dev,local]'; \
 	 else $(PY) -m pip install --quiet -e '.[dev,local]'; fi
 	@mkdir -p .venv/ipython/profile_default
-	@echo "c.IPKernelApp.log_level = 40  # its warning about unencrypted loopback does not belong in reports" \
+	@echo "c.IPKernelApp.log_level = 50  # neither its warning about loopback nor that it was shut down belongs in reports" \
 	  > .venv/ipython/profile_default/ipython_kernel_config.py
 	@touch $@
 
@@ -47,6 +47,7 @@ endif
 # One model on one suite, all four notebooks: make eval MODEL=anthropic:claude-haiku-4-5 SUITE=docs_qa EFFORT=low
 eval: setup
 	@mkdir -p results/$(RUN)
+	@case "$(SUITE)" in *code_search*) $(PY) -m evalkit corpus build fastify;; esac
 	$(NOTEBOOK) notebooks/curate.ipynb results/$(RUN)/curate.ipynb -p suite "$(SUITE)"
 	$(NOTEBOOK) notebooks/run.ipynb results/$(RUN)/run.ipynb -p run_id "$(RUN)" -p model "$(MODEL)" -p suite "$(SUITE)" \
 	  $(if $(EFFORT),-p effort $(EFFORT)) $(if $(BASE_URL),-p base_url $(BASE_URL)) $(if $(LIMIT),-p limit $(LIMIT))

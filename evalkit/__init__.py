@@ -19,11 +19,12 @@ and from those rows to an interval in a notebook. Read the modules in this order
     provenance   who, what, when, with which versions and hashes
     grid         plan, fill, resume
     guards       before: parameters, prices, corpus, equality, cost; during: faults, money; after: controls
-    judge        grade, a model's verdict; prompts/*.md are prose
+    judge        grade, ground, prefer, agree: a model's verdicts; prompts/*.md are prose
     report       frame(), sentences, figures, the offline HTML
     frontier     cost per correct, who is efficient, tiers, which samples tell apart; the snapshot page
+    profile      what a judge prefers, how consistent it is, position and length; profile.md
     browse       the trace browser; static where there is no kernel
-    __main__     python -m evalkit: export
+    __main__     python -m evalkit: corpus, export
 """
 
 from .agent import run

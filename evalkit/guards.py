@@ -18,7 +18,6 @@ from . import grid, pricing
 from .fetch import entry
 from .models import Model
 from .records import ROOT, Cell, Suite, Trace, Usage, latest, redact
-from .suites import pages
 
 BANNER = "**NOT FINISHED.** This notebook is running, or stopped before its last cell; rows of finished cells are safe."
 TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
@@ -70,19 +69,23 @@ def differences(suite: Suite) -> list[str]:
     return [f for f in ("system", "budget") if any(getattr(c, f) != getattr(first, f) for c in suite.conditions)]
 
 
-def preflight(suite: Suite, model: Model, path: Path, cells: Mapping[str, Cell], max_usd: float = 0.0) -> Any:
+def preflight(
+    suite: Suite, model: Model, path: Path, cells: Mapping[str, Cell], max_usd: float = 0.0, skip_health: bool = False
+) -> Any:
     """What a reader should know before the first paid request, as a frame; raises where something is missing.
 
-    UnknownPrice, CorpusError, grid.SetupChanged, and ValueError for a condition that needs a network there is not.
+    UnknownPrice, CorpusError, grid.SetupChanged, and ValueError for a condition that needs a network there is not, or
+    an index that is not sound, unless `skip_health`.
     """
     import pandas as pd
 
     provider, _, name = model.name.partition(":")
     if model.priced:
         pricing.usd(name, Usage(), provider)
-    corpus = (
-        f"{suite.corpus}, {len(pages(suite.corpus).text)} pages, {suite.corpus_sha[:16]}" if suite.corpus else "none"
-    )
+    corpus = f"{suite.corpus}, {len(suite.texts())} texts, {suite.corpus_sha[:16]}" if suite.corpus else "none"
+    index = health(suite, cells)
+    if index and not skip_health:
+        raise ValueError("the index is not sound, and nothing was asked:\n" + "\n".join(index))
     for condition in {c.condition.name for c in cells.values() if c.condition.network and not model.replayed}:
         try:
             socket.getaddrinfo(urlsplit(entry(suite.corpus)["url"]).hostname, 443)
@@ -105,9 +108,23 @@ def preflight(suite: Suite, model: Model, path: Path, cells: Mapping[str, Cell],
         "worst-case cost": f"{sum(worst(cell, name, provider) for cell in owed):.2f} USD" if model.priced else "0",
         "stops at": f"{max_usd:g} USD" if max_usd else "no limit set (max_usd)",
         "corpus": corpus,
+        "index": "; ".join(index) or "sound, or none is needed",
         "conditions": f"NOT EQUAL in {', '.join(unequal)}" if unequal else "equal but for tools and their instructions",
         "samples": f"{len(suite.samples)}, sha256 {suite.sha[:16]}" + ", changed since frozen" * (not suite.frozen),
     }})  # fmt: skip
+
+
+def health(suite: Suite, cells: Mapping[str, Cell]) -> list[str]:
+    """What is wrong with the indices that the cells need, each with the command that mends it."""
+    from .search import index
+
+    needed = {json.dumps(c.condition.settings, sort_keys=True) for c in cells.values() if c.condition.settings}
+    required = suite.settings.get("required", ())
+    faults = []
+    for text in sorted(needed):
+        settings = {n: v for n, v in json.loads(text).items() if n != "legs"}
+        faults += index.health(suite.corpus, required=required, **settings)
+    return list(dict.fromkeys(faults))
 
 
 def worst(cell: Cell, model: str, provider: str) -> float:

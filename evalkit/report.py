@@ -47,6 +47,34 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
     )
 
 
+PAIR = ["suite", "sample_id", "cluster", "a", "b", "repeat", "preference", "consistent", "len_a", "len_b", "by",
+        "failure", "model", "confidence", "first_wins", "rounds"]  # fmt: skip
+
+
+def pairs(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
+    """One row a pair of answers that a judge compared: 1 says a is better, 0 b, 0.5 a tie, null that it failed.
+
+    a and b are conditions, lengths are characters of the trimmed answers, `rounds` those with a winner, and
+    `first_wins` how many of them the answer won that was shown first.
+    """
+    table = []
+    for run_dir in dict.fromkeys([run_dirs] if isinstance(run_dirs, PathLike) else run_dirs):
+        found = {trace.key: (trace, sample) for trace, sample, _ in rows(run_dir)}
+        for verdict in latest(grid.read(Path(run_dir) / "verdicts.jsonl")[0]):
+            if not verdict.by.startswith("prefer:") or not set(verdict.of) <= found.keys():
+                continue
+            (a, sample), (b, _) = (found[k] for k in verdict.of)
+            rounds = [r for r in verdict.notes.get("rounds", []) if r["winner"] != "tie"]
+            cluster = sample.cluster if sample else a.sample_id
+            lengths = (len(a.answer.strip()), len(b.answer.strip()))
+            table.append((a.suite, a.sample_id, cluster, a.condition, b.condition, a.repeat,
+                          verdict.values["preference"], verdict.values["consistent"], *lengths, verdict.by,
+                          verdict.failure.kind if verdict.failure else None, a.model,
+                          verdict.notes.get("confidence", ""), sum(r["winner"] == r["first"] for r in rounds),
+                          len(rounds)))  # fmt: skip
+    return pd.DataFrame(table, columns=PAIR).astype({"preference": float, "consistent": float})
+
+
 def suite_path(run_dir: Path, name: str) -> str:
     """Where the suite of a run stands: as run.json says, else data/NAME."""
     parts = grid.made(run_dir).values()

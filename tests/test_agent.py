@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from provider import error, says
 
-from evalkit import Budget, Condition, Model, Sample, Trace, agent, open_model, tool
+from evalkit import Budget, Condition, Model, Sample, Tool, Trace, agent, open_model, tool
 from evalkit.records import Stop
 from evalkit.tools import ToolError
 
@@ -332,6 +332,45 @@ def test_a_key_in_an_exception_of_a_tool_does_not_reach_the_row(played, key):
 
     trace = played([says(calls=[("a", "fetch", {"word": "x"})]), says("It is 30.")], tool(fetch))
     assert "cannot open" in trace.steps[0].result and key not in trace.model_dump_json()
+
+
+OFFERED = [Tool(name, f"To {name}.", {"type": "object", "properties": {}}, run=None) for name in ("look", "open")]
+
+
+@pytest.mark.parametrize(
+    ("reply", "stop", "calls"),
+    [
+        (says("Let me look.", calls=[CALL]), "answered", [("look", {"word": "timeout"})]),
+        (says(calls=[CALL, ("b", "open", {}), ("c", "nothing", {"x": 1})]), "answered",
+         [("look", {"word": "timeout"}), ("open", {}), ("nothing", {"x": 1})]),
+        (says(calls=[("a", "look", "{not json")]), "answered", [("look", {})]),
+        (says("It stands above."), "answered", []),
+        (says("I don't know."), "abstained", []),
+        (says(""), "abstained", []),
+        (says("I will not help.", stop="refusal"), "refused", []),
+        (says("Let me", stop="max_tokens"), "truncated", []),
+        (says(calls=[CALL], stop="max_tokens"), "truncated", []),
+    ],
+)  # fmt: skip
+def test_where_tools_are_offered_and_not_run_one_reply_is_the_whole_cell(played, provider, reply, stop, calls):
+    trace = played([reply], *OFFERED)
+    assert (trace.stop, trace.failure, trace.turns, len(provider.requests)) == (stop, None, 1, 1)
+    assert [(step.call.name, step.call.args) for step in trace.steps] == calls
+    assert not any(step.executed or step.ok or step.result for step in trace.steps)
+    assert provider.requests[0].body["tool_choice"]["type"] == "auto"
+    assert trace.usage.output == 20 and trace.usd > 0
+
+
+def test_a_choice_keeps_malformed_arguments_as_they_came_and_the_order_of_the_tools(played):
+    trace = played([says(calls=[("a", "look", "{not json")])], *OFFERED)
+    assert trace.steps[0].call.malformed and "{not json" in trace.steps[0].call.raw
+    assert trace.notes["offered"] == ["look", "open"]
+    assert "offered" not in played([says("It is 30.")], LOOK, sample=Sample(id="s3", prompt="Run?")).notes
+
+
+def test_a_choice_that_the_provider_does_not_answer_is_a_missing_measurement(played):
+    trace = played([error(400, "no such model")], *OFFERED)
+    assert (trace.stop, trace.failure.where, trace.steps) == ("failed", "provider", ())
 
 
 ids = st.sampled_from(["", "a", "b", "a-1", "a-2", "call-1"])

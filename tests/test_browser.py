@@ -9,17 +9,21 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import uuid
 from collections import Counter
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import papermill
 import pytest
 from provider import Provider, question, says
+from rows import write_run
 
-from evalkit import browse, fill, grid, guards, load_suite, open_model, plan, report, scoring
+from evalkit import browse, fill, frontier, grid, guards, load_suite, open_model, plan, report, scoring
 from evalkit.records import CONTROLS, ROOT, latest
 
 CHROMIUM = "/usr/bin/chromium"
@@ -380,3 +384,80 @@ def test_no_figure_of_the_report_is_an_empty_box(page_of_the_report, window):
     page = window()
     page.goto(page_of_the_report.as_uri())
     assert page.locator("svg g[id^=axes_]").count() >= 2 and page.evaluate(EMPTY) == 0
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Two snapshots of the frontier: (folder, page of the first as it was written)."""
+    half, most, few = [1, 0] * 5, [1] * 9 + [0], [1] + [0] * 9
+    arms = ("vendor:good_$1", most, 0.05), ("vendor:cheap", half, 0.01), ("vendor:<b>poor</b>", few, 0.2)
+    free, none = ("local:free", half, 0.0), ("vendor:wrong", [0] * 10, 0.3)
+    run = write_run(tmp_path / "r", *arms, free, none, ("script:oracle", [1] * 10, 0.0))
+    page = frontier.export([run], tmp_path / "site", name="first")
+    first = tmp_path / "first.html"
+    shutil.copy(page, first)
+    later = write_run(tmp_path / "s", ("vendor:new", most, 0.02), at="2025-05-01T10:00:00+00:00")
+    frontier.export([run, later], tmp_path / "site")
+    return tmp_path / "site", first
+
+
+def cells(page, column):
+    heads = page.locator("#table th").all_inner_texts()
+    return [row.locator("td").nth(heads.index(column)).inner_text() for row in page.locator("#table tr").all()[1:]]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_frontier_opens_from_disk_without_a_network_with_a_dot_for_every_priced_arm(site, window, scheme, tmp_path):
+    page = window(color_scheme=scheme)
+    page.context.set_offline(True)
+    page.goto(site[1].as_uri())
+    page.screenshot(path=tmp_path / "frontier.png", full_page=True)
+    assert page.locator("circle").count() == 3 and page.locator("polyline").count() == 1
+    joined = page.locator("polyline").get_attribute("points").split()
+    dots = [f"{c.get_attribute('cx')},{c.get_attribute('cy')}" for c in page.locator("circle").all()]
+    assert len(joined) == 2 and set(joined) < set(dots)
+    words = set(page.locator("svg text").all_text_contents())
+    assert {"vendor:good_$1", "vendor:cheap", "vendor:<b>poor</b>", "script:oracle", "USD per right answer"} <= words
+    assert {"local:free", "vendor:wrong"}.isdisjoint(words) and page.locator("b").count() == 0
+    said = dict(zip(cells(page, "agent"), cells(page, "USD each"), strict=True))
+    assert (said["local:free"], said["vendor:wrong"]) == ("not priced", "none right") and len(said) == 5
+    assert said["vendor:good_$1"].startswith("0.0556 (0.05") and said["vendor:<b>poor</b>"].endswith("to ∞)")
+    assert [cells(page, "right")[n] for n in (0, -1)] == ["9 of 10", "0 of 10"]
+
+    page.locator("#unit").select_option("seconds")
+    assert page.locator("circle").count() == 4 and page.get_by_text("seconds per right answer").count() == 1
+    assert not page.locator("#pick").is_visible()  # no other snapshot can be read from disk
+    seen = page.evaluate(CONTRAST)
+    assert seen["dark"] == (scheme == "dark") and seen["least"] >= 4.5
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.faults == [] and page.asked == [site[1].as_uri()]
+
+
+class Files(SimpleHTTPRequestHandler):
+    log_message = staticmethod(lambda *line: None)
+
+
+@pytest.fixture
+def address(site):
+    """Where the snapshots are served, with a page that is older than the latest of them."""
+    shutil.copy(site[1], site[0] / "index.html")
+    (site[0] / "favicon.ico").touch()  # which a browser asks for by itself
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=site[0])) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/index.html"
+        server.shutdown()
+
+
+@pytest.mark.browser
+def test_the_frontier_served_follows_the_latest_snapshot_and_lists_them_all(address, window):
+    page = window()
+    page.goto(address)
+    page.locator("#snapshot").wait_for()
+    assert "snapshot 2025-05-01" in page.locator("#about").inner_text()
+    assert page.locator("#snapshot option").all_inner_texts() == ["first", "2025-05-01"]
+    assert page.locator("#snapshot").input_value() == "2025-05-01" and page.locator("circle").count() == 4
+    page.locator("#snapshot").select_option("first")
+    page.locator("#about", has_text="snapshot first").wait_for()
+    assert page.locator("circle").count() == 3 and "vendor:new" not in page.locator("#chart").inner_text()
+    assert page.faults == [] and stays_here(page)

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from papermill.cli import papermill as command
 from provider import error, question, tool_loop
+from seen import Seen
 
 from evalkit import grid, guards, load_suite, report
 from evalkit.records import ROOT, latest
@@ -130,6 +131,58 @@ def test_the_report_is_one_small_file_that_loads_nothing_from_elsewhere(run_id, 
     assert re.findall(r"https?://|\b(?:fetch|import|XMLHttpRequest|WebSocket)\b", scripts) == []
     assert "<svg" in page and run_id in page and load_suite("docs_qa").sha[:16] in page
     assert all(trace.sample_id in page for trace in grid.read(guards.run_dir(run_id) / "traces.jsonl")[0])
+
+
+@pytest.fixture(scope="module")
+def choices(folder, run_id):
+    """Eight samples of tool_choice through run, judge and analyze: (id of the run, what analyze shows)."""
+    name = f"{run_id}-calls"
+    try:
+        steps = {"run": {"run_id": name, "suite": "tool_choice", "model": "extractive:", "limit": 8},
+                 "judge": {"run_id": name}, "analyze": {"runs": [name]}}  # fmt: skip
+        for step, parameters in steps.items():
+            notebook, fault = execute(folder, step, **parameters)
+            assert fault is None, fault
+        yield name, notebook
+    finally:
+        shutil.rmtree(guards.run_dir(name), ignore_errors=True)
+
+
+def test_choices_of_a_tool_are_measured_judged_and_analyzed_by_the_same_notebooks(choices):
+    name, notebook = choices
+    frame = report.frame(guards.run_dir(name)).query("metric == 'correct'")
+    first = sorted(sample.id for sample in load_suite("tool_choice").samples)[:8]
+    assert sorted(frame["sample_id"]) == sorted(first * 4) and frame["value"].notna().all()
+    assert frame.groupby("model")["value"].mean()["script:oracle"] == 1
+    rows = grid.read(guards.run_dir(name) / "traces.jsonl")[0]
+    assert all(row.turns == 1 and len(row.notes["offered"]) == 9 for row in rows)
+    said = shown(notebook)
+    assert "Finished" in banner(notebook) and "script:random" in banner(notebook)  # no baseline: compared with chance
+    assert "The controls are in order on correct: the oracle scores 1.00" in said
+    assert "right of 8, not priced" in said and "closed_book is no condition of these runs" in said
+
+
+def test_the_report_of_choices_has_costs_tiers_samples_and_chains(choices):
+    folder = guards.run_dir(choices[0])
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    assert [line.partition(":")[0] for line in summary["cost_per_correct"]] == ["extractive"]
+    page = (folder / "report.html").read_text("utf-8")
+    seen = Seen(page)
+    for heading in ("What a right answer costs", "Tiers, not ranks", "Which questions tell the arms apart"):
+        assert heading in seen.text
+    assert "No chains in this suite." in seen.text and "nan" not in seen.text.lower().split()
+    notes = " ".join(re.findall(r"<!-- (.*?) -->", page))  # what matplotlib writes as outlines it names in comments
+    assert "seconds per right answer, 95 % interval" in notes and "no arm has a price and a right answer" in notes
+    assert seen.count("svg") >= 4
+
+
+def test_curate_makes_a_suite_of_a_leaderboard_and_reads_it(folder, tmp_path):
+    notebook, fault = execute(folder, "curate", source="bfcl", n=12, out=str(tmp_path / "bfcl"))
+    assert fault is None, fault
+    suite = load_suite(tmp_path / "bfcl")
+    assert (len(suite.samples), suite.kind, len({s.tags["category"] for s in suite.samples})) == (12, "tool_choice", 10)
+    assert "12 samples of bfcl" in banner(notebook) and "are source text of another language" in shown(notebook)
+    assert suite.sha in shown(notebook)
 
 
 def test_a_misspelt_parameter_fails_with_the_known_names_and_stays_not_finished_on_top(folder, run_id):

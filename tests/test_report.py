@@ -178,6 +178,33 @@ def test_several_runs_stand_in_one_frame(bench, tmp_path):
     assert len(report.frame([bench.run, tmp_path / "results/s"])) == 2 * len(report.frame(bench.run))
 
 
+CALLS = """
+kind = "tool_choice"
+rules = ["tool_choice"]
+tools = "tools.json"
+[[conditions]]
+name = "all"
+"""
+
+
+def test_a_choice_that_was_cut_off_is_missing_and_attempted(bench):
+    rows = [{"id": f"q{n}", "prompt": "Thanks!", "gold": {"no_call": True}} for n in range(3)]
+    (bench.folder / "tools.json").write_text('[{"name": "search", "parameters": {}}]')
+    bench.write(rows, CALLS)
+    bench.measure("script:oracle")
+    whole = next(row for row in grid.read(bench.run / "traces.jsonl")[0] if row.sample_id == "q1")
+    grid.append(bench.run / "traces.jsonl", whole.model_copy(update={"stop": "truncated"}))
+    frame = bench.score().frame
+    cut = frame[frame["sample_id"] == "q1"]
+    assert cut["value"].isna().all() and set(cut["failure"]) == {"truncated"} and len(cut) == 6
+    (row,) = report.rates(frame, "correct").to_dict("records")
+    assert (row["right"], row["measured"], row["attempted"], row["floor"]) == (2, 2, 3, 2 / 3)
+    apart = correct(frame.drop(cut.index))
+    assert apart["failure"].isna().all() and apart["value"].eq(1).all()
+    null = frame[(frame["metric"] == "args_right") & (frame["sample_id"] != "q1")]
+    assert null["value"].isna().all() and null["failure"].isna().all()  # does not apply, and is not missing
+
+
 def seven_of_ten(bench):
     """3 right, 4 wrong, 3 failed."""
     bench.write([line(n, "30" if n < 3 else "31") for n in range(10)])
@@ -261,12 +288,19 @@ def test_controls_in_order_are_said_with_their_values():
 
 @pytest.mark.parametrize(
     ("null", "oracle", "model"),
-    [([1, 1], [0, 0], [0, 1]), ([0, 0], [0, 1], [1, 1]), ([1, 0], [1, 1], [0, 0]), ([1, 1], [1, 1], [1, 1]),
-     ([0, 0], [0, 0], [0, 0])],
+    [([1, 1], [0, 0], [0, 1]), ([0, 0], [0, 1], [1, 1]), ([1, 1], [1, 1], [1, 1]), ([0, 0], [0, 0], [0, 0])],
 )  # fmt: skip
 def test_controls_out_of_order_say_where_and_that_the_rules_are_not_to_be_trusted(null, oracle, model):
     sentence = controls(null, oracle, model)
     assert "out of order on correct under open" in sentence and "cannot be trusted" in sentence
+
+
+def test_rules_may_put_an_agent_below_the_one_that_does_nothing_and_a_judge_may_not():
+    below = [1, 0], [1, 1], [0, 0]  # where no call is right, who does nothing is right
+    assert controls(*below).startswith("The controls are in order") and "null agent 0.50" in controls(*below)
+    groups = zip(("script:null", "script:oracle", "m"), ("open",) * 3, below, strict=True)
+    judged = report.controls(tidy(*groups, by="grade:j"), "correct", "this judge")
+    assert "out of order" in judged and "this judge cannot be trusted" in judged
 
 
 @pytest.mark.parametrize("there", [[], ["script:null"], ["script:oracle"]])
@@ -449,6 +483,22 @@ def test_without_a_right_answer_there_is_no_cost_of_one():
     assert "not priced" in report.cost_per_correct(frame.assign(usd=0.0), "correct")[0]
 
 
+@pytest.mark.parametrize(
+    ("values", "usd", "said"),
+    [
+        ([1] * 21 + [0] * 4, 0.0861 / 25, "21 right of 25, 0.0861 USD, 0.0041 USD each (95 % CI 0.00"),
+        ([1] + [0] * 9, 0.1, "1 right of 10, 1.0000 USD, 1.0000 USD each (95 % CI 0."),
+        ([1], 0.1, "1 right of 1, 0.1000 USD, 0.1000 USD each, 1 s each"),
+        ([1, 0], 0, "1 right of 2, not priced, 2 s each"),
+        ([0, None], 0.1, "0 right of 1, 0.2000 USD, no cost per correct"),
+    ],
+)
+def test_a_line_of_costs_has_right_measured_price_interval_and_seconds(values, usd, said):
+    (sentence,) = report.cost_per_correct(tidy(("m", "open", values)).assign(usd=usd), "correct")
+    assert sentence.startswith(f"m open: {said}") and "nan" not in sentence
+    assert ("no upper bound" in sentence) == (len(values) == 10) and ("CI" in sentence) == (len(values) > 2)
+
+
 RULES = (("m", "open", [1, 0, 1, 0, 1, 0]), ("script:null", "open", [0] * 6), ("script:oracle", "open", [1] * 6))
 
 
@@ -492,6 +542,13 @@ def test_a_group_of_under_five_samples_is_a_point_without_an_interval(size, clai
     (row,) = report.lift(frame, "correct", "m", "open", "closed").to_dict("records")
     assert (row["group"], row["n"], row["estimate"]) == ("type: easy", size, sum(values) / size)
     assert (pd.notna(row["low"]), pd.notna(row["high"])) == (claimed, claimed)
+
+
+def test_lift_can_be_over_a_control_under_the_same_condition():
+    arms = ("m", "open", [1, 1, 0, 1, 1]), ("script:random", "open", [1, 0, 0, 0, 0])
+    frame = tidy(*arms, ("m", "other", [0] * 5), ("script:random", "other", [1] * 5), type=lambda n: "easy")
+    (row,) = report.lift(frame, "correct", "m", "open", "script:random").to_dict("records")
+    assert (row["group"], row["n"], row["estimate"]) == ("type: easy", 5, 0.6) and row["low"] < 0.6 < row["high"]
 
 
 def test_lift_is_within_every_value_of_every_tag():

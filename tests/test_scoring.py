@@ -390,7 +390,75 @@ def test_verdicts_are_owed_for_measured_traces_of_the_suite_by_gold_and_never_fo
     assert owed(suite.model_copy(update={"samples": (mended,)}), [good]).keys() != cells.keys()
 
 
-def test_every_rule_gives_named_numbers_or_null():
-    for rule in RULES.values():
-        values = rule(FACT, Trace(key="k"))
-        assert values and all(value is None or 0 <= value <= 1 for value in values.values())
+LEASES = [{"name": "search", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}},
+          {"name": "web_search", "parameters": {}, "distractor": True}]  # fmt: skip
+LEASE = {"call": {"tool": "search", "args": {"query": {"type": "keywords", "value": ["lease"]}}}}
+CHOICE = Sample(id="c", prompt="Find the leases.", tools=LEASES, gold=LEASE)
+SILENT = Sample(id="n", prompt="Thanks!", tools=LEASES, gold={"no_call": True})
+KINDS = {"docs_qa": FACT, "code_search": FACT, "tool_choice": CHOICE}  # a sample of its kind for every rule
+
+
+def of(rule, sample, **settings):
+    return Suite(name="s", kind=rule, path=".", samples=(sample,), conditions=(), rules=(rule,), settings=settings)
+
+
+def chose(*calls, stop="answered"):
+    """The trace of calls that were offered and not run, (name, arguments) each; None stands for malformed ones."""
+    made = [Call(id=str(n), name=name, args=args or {}, malformed=args is None) for n, (name, args) in enumerate(calls)]
+    steps = [Step(call=call, result="", executed=False) for call in made]
+    return Trace(key="k", suite="s", sample_id="c", steps=steps, stop=stop)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_gives_named_numbers_or_null_with_and_without_a_suite(name):
+    for suite in (None, of(name, KINDS[name])):
+        values = RULES[name](KINDS[name], Trace(key="k", stop="answered"), suite)
+        notes = values.pop("notes", {})
+        assert isinstance(notes, dict) and values["correct"] == 0
+        assert all(value is None or value >= 0 for value in values.values())
+
+
+def choice(*calls, sample=CHOICE, strict=None, **more):
+    """What the rule of tool_choice says of calls."""
+    suite = None if strict is None else of("tool_choice", CHOICE, strict=strict)
+    return RULES["tool_choice"](sample, chose(*calls, **more), suite)
+
+
+def test_the_choice_of_a_tool_is_judged_by_its_calls():
+    right, wrong = ("search", {"query": "Leases 2024"}), ("web_search", {"query": "lease"})
+    broken = ("search", None)
+    assert choice(right) == {
+        "correct": 1, "tool_right": 1, "args_right": 1, "over_calls": 0, "distractor": 0, "malformed": 0,
+        "notes": {"shown": 0}}  # fmt: skip
+    assert (choice(wrong)["correct"], choice(wrong)["distractor"]) == (0, 1)
+    assert (choice(broken)["correct"], choice(broken)["malformed"]) == (0, 1)
+    assert [choice(sample=SILENT)["correct"], choice(right, sample=SILENT)["correct"], choice()["correct"]] == [1, 0, 0]
+
+
+def test_strict_is_a_setting_of_the_suite():
+    calls = ("search", {"query": "lease"}), ("web_search", {})
+    assert [choice(*calls, strict=strict)["correct"] for strict in (None, False, True)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("stop", ["truncated", "output_tokens"])
+@pytest.mark.parametrize("sample", [CHOICE, SILENT], ids=["a call", "no call"])
+def test_a_choice_that_was_cut_off_is_no_zero_and_no_one(stop, sample):
+    values = choice(sample=sample, stop=stop)
+    assert set(values) == {"correct", "tool_right", "args_right", "over_calls", "distractor", "malformed"}
+    assert set(values.values()) == {None}
+
+
+def test_mended_gold_defaults_and_strictness_score_stored_calls_again():
+    trace = chose(("search", {"query": "rent"}))
+
+    def judged(strict=False, **changes):
+        suite = of("tool_choice", CHOICE.model_copy(update=changes), strict=strict)
+        ((name, cell),) = owed(suite, [trace]).items()
+        made = verdict(name, cell)
+        return name, made.values["correct"], made.notes
+
+    gold = {"call": {"tool": "search", "args": {}}}
+    filled = ({"name": "search", "parameters": {"properties": {"query": {"default": "lease"}}}},)
+    found = [judged(), judged(gold=gold), judged(gold=gold, strict=True), judged(tools=filled)]
+    assert [value for _, value, _ in found] == [0, 1, 0, 0] and found[0][2] == {"shown": 0}
+    assert len({name for name, _, _ in found}) == 4

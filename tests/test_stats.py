@@ -10,7 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from evalkit.stats import agreement, detectable_gap, holm, mcnemar, newcombe, paired_gap, samples_needed, wilson
+from evalkit.stats import (
+    agreement,
+    cost_per_correct,
+    detectable_gap,
+    efficient,
+    holm,
+    mcnemar,
+    newcombe,
+    paired_gap,
+    samples_needed,
+    wilson,
+)
 
 TABLE = json.loads((Path(__file__).parent / "cases" / "wilson_table.json").read_text())
 SCORES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
@@ -235,6 +246,93 @@ def test_a_metric_on_another_scale_keeps_its_interval_around_the_gap(a, b):
     assert found.low < found.estimate < found.high
 
 
+def test_cost_per_correct_gives_the_worked_values():
+    failed, right, wrong = (0.04, np.nan), (0.06, 1), (0.10, 0)
+    cost, correct = zip(failed, right, wrong, strict=True)
+    assert cost_per_correct(cost, correct, ["A", "A", "B"]).estimate == pytest.approx(0.20)
+    many = cost_per_correct([0.0861 / 25] * 25, [1] * 21 + [0] * 4, range(25))
+    assert many.estimate == pytest.approx(0.0041) and many.low < 0.0041 < many.high and many.note == ""
+
+
+@pytest.mark.parametrize(
+    ("cost", "correct", "cluster", "found"),
+    [
+        ([0.1, 0.1], [0, 0], "ab", (None, None, None, "none right")),
+        ([0.1, 0.1], [np.nan, np.nan], "ab", (None, None, None, "none right")),
+        ([], [], [], (None, None, None, "none right")),
+        ([0, 0], [0, 0], "ab", (None, None, None, "none right")),
+        ([0, 0], [1, 0], "ab", (0, None, None, "not priced")),
+        ([0.1, 0.3], [1, 1], "aa", (0.2, None, None, "one cluster, no interval")),
+    ],
+)
+def test_where_there_is_no_interval_the_note_says_why(cost, correct, cluster, found):
+    assert cost_per_correct(cost, correct, list(cluster)) == pytest.approx(found)
+
+
+def test_a_missing_measurement_costs_and_is_not_right():
+    assert cost_per_correct([1, 1, 1], [1, np.nan, 1], "abc").estimate == 1.5
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 3), (3, 2, 3), (3, 3, 2)])
+def test_costs_results_and_clusters_must_be_alike(sizes):
+    with pytest.raises(ValueError, match="{} costs, {} results, {} clusters".format(*sizes)):
+        cost_per_correct(*(list(range(size)) for size in sizes))
+
+
+def test_the_pair_of_cost_and_result_is_drawn_together_and_whole_clusters_are():
+    rng = np.random.default_rng(1)
+    right = rng.integers(0, 4, 30)
+    together = cost_per_correct(0.5 * right, right, range(30))
+    assert (together.low, together.estimate, together.high) == (0.5, 0.5, 0.5)
+    apart = cost_per_correct(0.5 * rng.permutation(right), right, range(30))
+    assert apart.low < 0.45 and apart.high > 0.55
+    once = cost_per_correct(right, right > 1, range(30))
+    assert cost_per_correct(np.tile(right, 4), np.tile(right > 1, 4), [*range(30)] * 4)[:3] == pytest.approx(once[:3])
+
+
+def test_few_right_have_no_upper_bound_and_it_is_said():
+    found = cost_per_correct([1.0] * 10, [1] + [0] * 9, range(10))
+    assert found.estimate == 10 and 0 < found.low < 10 and found.high is None and "no upper bound" in found.note
+
+
+PRICES = st.lists(st.tuples(st.integers(1, 64), st.integers(0, 1), st.integers(0, 5)), min_size=2, max_size=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(PRICES, st.integers(0, 9))
+def test_the_same_seed_gives_the_same_interval_in_any_order_and_any_currency(rows, seed):
+    cost, correct, cluster = zip(*rows, strict=True)
+    found = cost_per_correct(cost, correct, cluster, seed=seed)
+    assert cost_per_correct(*zip(*rows[::-1], strict=True), seed=seed) == found
+    double = cost_per_correct([2 * c for c in cost], correct, cluster, seed=seed)
+    assert double == (*(v if v is None else 2 * v for v in found[:3]), found.note)
+    assert found.low is None or found.high is None or found.low <= found.high
+
+
+def test_another_seed_draws_another_interval():
+    rows = list(range(1, 21)), [n % 2 for n in range(20)], range(20)
+    assert cost_per_correct(*rows, seed=1)[1:3] != cost_per_correct(*rows, seed=2)[1:3]
+
+
+UNITS = st.sampled_from([0.0, 0.5, 1.0, 2.0, np.nan])
+
+
+@given(st.lists(st.tuples(UNITS, UNITS), min_size=1, max_size=6))
+def test_efficient_is_who_nobody_beats_and_never_who_has_no_number(arms):
+    def beats(one, other):
+        return one[0] <= other[0] and one[1] >= other[1] and one != other
+
+    cost, quality = np.array(arms).T
+    wanted = [not np.isnan(arm).any() and not any(beats(other, arm) for other in arms) for arm in arms]
+    assert efficient(cost, quality).tolist() == wanted
+    assert efficient([cost, cost[::-1]], [quality, quality[::-1]]).tolist() == [wanted, wanted[::-1]]
+
+
+def test_one_arm_is_efficient_and_so_are_two_alike():
+    assert efficient([3.0], [0.1]).tolist() == [True]
+    assert efficient([3.0, 3.0], [0.1, 0.1]).tolist() == [True, True]
+
+
 def coverage(draw, truth, trials, seed):
     """Share of trials whose interval holds the truth; draw(rng) gives a, b and clusters."""
     rng = np.random.default_rng(seed)
@@ -274,3 +372,21 @@ def test_the_interval_of_the_gap_holds_the_truth_as_often_as_it_says(draw, truth
 @pytest.mark.slow
 def test_taking_families_for_independent_would_hold_the_truth_too_seldom():
     assert coverage(lambda rng: (*in_families(rng)[:2], None), truth=0.1, trials=100, seed=1) < 0.85
+
+
+def priced(rng):
+    """Families of up to three questions whose cost falls as they get easier."""
+    family = np.repeat(np.arange(40), rng.integers(1, 4, 40))
+    ease = rng.uniform(0.2, 0.9, 40)[family]
+    cost = rng.gamma(4, 0.25, len(family)) * (1.5 - ease)
+    return cost, rng.uniform(size=len(family)) < ease, family
+
+
+@pytest.mark.slow
+def test_the_interval_of_cost_per_correct_holds_the_truth_as_often_as_it_says():
+    ease = 0.55  # of the mean family; cost and result depend on it and on nothing else of each other
+    truth, rng, held = (1.5 - ease) / ease, np.random.default_rng(1), 0
+    for trial in range(400):
+        found = cost_per_correct(*priced(rng), seed=trial)
+        held += found.low <= truth <= found.high
+    assert 0.93 <= held / 400 <= 0.97

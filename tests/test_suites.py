@@ -1,12 +1,17 @@
 """Suites: the shipped questions keep their promises, and what is wrong with a folder is said by file and line."""
 
 import json
+import re
 import tomllib
+from collections import Counter
 
 import pytest
 
-from evalkit.records import ROOT
-from evalkit.scoring import same_page, states
+from evalkit import plan
+from evalkit.agent import run
+from evalkit.models import open_model
+from evalkit.records import ROOT, Reply, Step
+from evalkit.scoring import RULES, match_calls, same_page, states
 from evalkit.search import corpus
 from evalkit.suites import SuiteError, load_suite
 
@@ -238,3 +243,250 @@ def test_a_missing_id_is_made_from_the_content_and_not_from_the_place(folder, ab
 
 def test_an_id_that_is_a_number_stays_that_number_as_text(folder):
     assert [s.id for s in load_suite(folder(row(7), row(0), row("001"))).samples] == ["7", "0", "001"]
+
+
+CALLS = 'kind = "tool_choice"\nrules = ["tool_choice"]\ntools = "tools.json"\n[[conditions]]\nname = "all"\n'
+OFFERED = [
+    {"name": "search", "description": "Search.", "parameters": {
+        "type": "object", "properties": {"query": {"type": "string"}, "top_k": {"type": "integer", "default": 5}}}},
+    {"name": "open", "description": "Open.", "parameters": {"type": "object", "properties": {"id": {}}}},
+]  # fmt: skip
+RENT = {"tool": "search", "args": {"query": {"type": "keywords", "value": ["rent", ["old", "new"]]}}}
+
+
+@pytest.fixture
+def choices(folder):
+    """Write a suite of tool_choice with tools of its own; a sample is a dict, whose parts are filled in."""
+
+    def write(*samples, toml=CALLS, tools=OFFERED):
+        filled = [{"id": f"q{n}", "prompt": "Rent?", "gold": {"call": RENT}} | s for n, s in enumerate(samples, 1)]
+        path = folder(*filled, toml=toml)
+        if tools is not None:
+            (path / "tools.json").write_text(tools if isinstance(tools, str) else json.dumps(tools))
+        return path
+
+    return write
+
+
+def argument(**rule):
+    return {"call": {"tool": "search", "args": {"query": rule}}}
+
+
+@pytest.mark.parametrize(
+    ("gold", "fault"),
+    [
+        ({"call": RENT, "no_call": True}, "gold has ['call', 'no_call']; write exactly one of"),
+        ({"call": RENT, "parallel": [RENT, RENT]}, "gold has ['call', 'parallel']; write exactly one of"),
+        ({"parallel": [RENT, RENT], "alternatives": [RENT]}, "write exactly one of"),
+        ({}, "gold has []; write exactly one of"),
+        ({"answer": "search"}, "gold has ['answer']; write exactly one of"),
+        ({"no_call": False}, "gold.no_call is false; write true"),
+        ({"no_call": 1}, "gold.no_call is 1; write true"),
+        ({"parallel": [RENT]}, "gold.parallel needs two calls or more; write one as call"),
+        ({"parallel": []}, "gold.parallel needs two calls or more"),
+        ({"call": RENT | {"tool": "serch"}}, "names the tool 'serch', which is not offered; there are: search, open"),
+        ({"call": RENT, "alternatives": [RENT | {"tool": "x"}]}, "names the tool 'x'"),
+        ({"parallel": [RENT, RENT | {"alternatives": [RENT | {"tool": "x"}]}]}, "names the tool 'x'"),
+        ({"call": RENT | {"tool": "open"}}, "gold: open has no argument 'query'; it has: id"),
+        ({"parallel": [RENT, RENT | {"tool": "open"}]}, "gold: open has no argument 'query'"),
+        (argument(type="keywords", value="rent"), "query.keywords.value: Input should be a valid list"),
+        (argument(type="keywords", value=[""]), "at least 1 character"),
+        (argument(type="keywords", value=["rent", []]), "at least 1 item"),
+        (argument(type="keywords", value=[7]), "query.keywords.value.0"),
+        (argument(type="keyword", value=["rent"]), "'exact', 'keywords'"),
+        (argument(type="exact"), "query.exact.value: Field required"),
+        (argument(type="exact", value=1, strict=True), "strict: Extra inputs"),
+        ({"call": {"tool": "search", "arguments": {}}}, "arguments: Extra inputs"),
+        ({"call": {"args": {}}}, "tool: Field required"),
+        ({"call": "search"}, "not a sample"),
+        ({"parallel": 2}, "not a sample"),
+    ],
+)
+def test_a_choice_that_cannot_be_judged_is_named_with_file_and_line(choices, gold, fault):
+    path = choices({}, {"gold": gold}, {})
+    said = refusal(path)
+    assert said.startswith(f"{path}/samples.jsonl:2: ") and fault in said and "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ({}, "history entry 1: write text, or an object of text and calls, not []"),
+        ({"role": "assistant", "content": "Hi"}, "history entry 1: write text, or an object of text and calls"),
+        ({"text": "Hi", "call": {}}, "history entry 1"),
+        (7, "history.1"),
+        (["Hi"], "history.1"),
+        (None, "history.1"),
+        ({"text": 7}, "text"),
+        ({"calls": [{"name": "search", "arguments": {}}]}, "result"),
+        ({"calls": [{"name": "search", "arguments": {}, "result": {"n": 1}}]}, "result"),
+        ({"calls": [{"arguments": {}, "result": ""}]}, "name"),
+        ({"calls": "search"}, "not a sample"),
+    ],
+)
+def test_a_history_of_a_wrong_shape_is_named_with_file_and_line(choices, entry, fault):
+    path = choices({}, {"history": ["Hello", entry]})
+    said = refusal(path)
+    assert said.startswith(f"{path}/samples.jsonl:2: not a sample: ") and fault in said
+
+
+@pytest.mark.parametrize("tools", [None, "[{", "\udcff"])
+def test_tools_that_cannot_be_read_are_named_with_the_file(choices, tools):
+    path = choices({}, tools=tools and tools.encode("utf-8", "surrogatepass").decode("latin-1"))
+    assert refusal(path).startswith(f"{path}/suite.toml: tools = 'tools.json' cannot be read: ")
+
+
+@pytest.mark.parametrize("tools", [[{"name": "search"}], {"name": "search"}, [OFFERED[0], {"parameters": {}}]])
+def test_tools_of_a_wrong_shape_are_refused_for_every_sample(choices, tools):
+    said = refusal(choices({}, {}, tools=tools)).split("\n")
+    assert [re.search(r"samples\.jsonl:(\d): not a sample", line)[1] for line in said] == ["1", "2"]
+
+
+def test_without_tools_a_choice_is_refused_and_a_sample_may_bring_its_own(choices):
+    bare = CALLS.replace('tools = "tools.json"\n', "")
+    assert "samples.jsonl:1: no tools are offered; name a file of tools" in refusal(choices({}, toml=bare))
+    own = {"tools": OFFERED[:1]}
+    (sample,) = load_suite(choices(own, toml=bare)).samples
+    assert [tool["name"] for tool in sample.tools] == ["search"]
+    assert "names the tool 'search', which is not offered" in refusal(choices({"tools": OFFERED[1:]}))
+
+
+def test_the_scenario_is_the_cluster_and_the_step_is_a_tag(choices):
+    samples = load_suite(
+        choices({"scenario": "talk", "step": 2, "tags": {"type": "chain"}}, {}, {"cluster": "c"})
+    ).samples
+    assert [s.cluster for s in samples] == ["talk", "q2", "c"]
+    assert [s.tags for s in samples] == [{"type": "chain", "step": 2}, {}, {}]
+
+
+def test_a_history_is_text_of_the_user_and_turns_of_the_model_with_calls_and_their_results(choices):
+    turn = {"text": "Let me look.", "calls": [{"name": "search", "arguments": {"query": q}, "result": q} for q in "ab"]}
+    first, follows = load_suite(choices({"history": ["Hi", turn]}, {"history": [turn]})).samples
+    user, reply, *steps = first.history
+    assert (user, type(reply), reply.text) == ("Hi", Reply, "Let me look.")
+    assert [call.args for call in reply.calls] == [{"query": "a"}, {"query": "b"}]
+    assert [(type(s), s.call, s.result) for s in steps] == [(Step, c, c.args["query"]) for c in reply.calls]
+    assert len({call.id for call in reply.calls}) == 2
+    assert (first.said[-1], follows.said[0]) == ("Rent?", "Rent?")
+
+
+@pytest.fixture(scope="module")
+def choosing():
+    return load_suite("tool_choice")
+
+
+def golds(sample):
+    """Every call that a gold accepts."""
+    calls = [*sample.gold.get("parallel", ()), *([sample.gold["call"]] if "call" in sample.gold else [])]
+    return [one for call in calls for one in (call, *call.get("alternatives", ()))] + sample.gold.get(
+        "alternatives", []
+    )
+
+
+def test_the_shipped_choices_are_the_frozen_ones_and_of_the_composition_they_promise(choosing):
+    assert choosing.frozen and len(choosing.samples) >= 29
+    types = Counter(sample.tags["type"] for sample in choosing.samples)
+    least = {"parallel": 2, "filters": 3, "relative_date": 1, "easy": 6, "no_call": 4}
+    assert all(types[name] >= count for name, count in least.items()) and set(types) == {*least, "chain"}
+    chained = [s for s in choosing.samples if s.tags["type"] == "chain"]
+    steps = {name: [s.tags["step"] for s in chained if s.cluster == name] for name in {s.cluster for s in chained}}
+    assert sorted(steps.values()) == [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4, 5]]
+    assert len({s.cluster for s in choosing.samples}) == len(choosing.samples) - len(chained) + 3
+    for sample in choosing.samples:
+        kind = {"parallel": "parallel", "no_call": "no_call"}.get(sample.tags["type"], "call")
+        assert kind in sample.gold, sample.id
+
+
+def test_what_is_offered_on_every_sample_is_four_search_tools_and_five_distractors_that_are_never_right(choosing):
+    tools = {tool["name"]: bool(tool.get("distractor")) for tool in choosing.samples[0].tools}
+    right = {"search", "get_document", "list_documents", "query_decompose"}
+    assert {name for name, is_distractor in tools.items() if not is_distractor} == right and len(tools) == 9
+    assert all(sample.tools == choosing.samples[0].tools for sample in choosing.samples)
+    used = {call["tool"] for sample in choosing.samples for call in golds(sample)}
+    assert used == right
+
+
+def test_every_contract_that_is_named_stands_in_the_repository(choosing):
+    contracts = json.loads((choosing.path / "repository.json").read_text("utf-8"))["contracts"]
+    known = {contract["id"] for contract in contracts}
+    named = [set(re.findall(r"C-\d+", sample.model_dump_json(exclude={"tools"}))) for sample in choosing.samples]
+    assert len(known) == len(contracts) and set().union(*named) <= known
+    opened = {c["args"]["doc_id"]["value"] for s in choosing.samples for c in golds(s) if "doc_id" in c.get("args", {})}
+    assert len(opened) >= 5 and opened <= known
+    results = [e for s in choosing.samples for e in s.history if isinstance(e, Step) and e.call.name == "get_document"]
+    assert results and all(e.result.startswith(e.call.args["doc_id"]) for e in results)
+
+
+def test_tools_are_offered_in_an_order_drawn_by_seed_and_sample_that_the_trace_keeps(choosing):
+    (condition,) = choosing.conditions
+
+    def orders(condition):
+        return [[tool.name for tool in condition.tools(sample)] for sample in choosing.samples]
+
+    assert orders(condition) == orders(load_suite("tool_choice").conditions[0])
+    assert (
+        len({tuple(order) for order in orders(condition)}) > 30 and len({order[0] for order in orders(condition)}) == 9
+    )
+    traces = [run(sample, open_model("script:null"), condition) for sample in choosing.samples]
+    assert [trace.notes["offered"] for trace in traces] == orders(condition)
+
+
+def test_another_seed_draws_another_order_and_a_condition_may_offer_fewer_tools(choices, choosing):
+    rows = [{"id": sample.id} for sample in choosing.samples]
+    tools = [OFFERED[0] | {"name": name} for name in ("search", *"abcdef")]
+    names = {}
+    for seed in (0, 1):
+        suite = load_suite(choices(*rows, toml=CALLS + f"[settings]\nseed = {seed}\n", tools=tools))
+        names[seed] = [[tool.name for tool in suite.conditions[0].tools(sample)] for sample in suite.samples]
+    assert sum(a != b for a, b in zip(names[0], names[1], strict=True)) > 30
+    few = load_suite(choices({}, toml=CALLS + 'tools = ["open"]\n'))
+    assert [tool.name for tool in few.conditions[0].tools(few.samples[0])] == ["open"]
+    assert "condition 1: no tool 'opn'" in refusal(choices({}, toml=CALLS + 'tools = ["opn"]\n'))
+
+
+def test_the_order_of_the_tools_is_part_of_the_measurement_and_gold_is_not(choices):
+    def keys(toml=CALLS, **sample):
+        return set(plan(load_suite(choices(sample, toml=toml)), open_model("script:null")))
+
+    first = keys()
+    assert first == keys(gold={"no_call": True})
+    assert first.isdisjoint(keys(history=["Hi", {"text": "Hello."}]))
+    seeds = {frozenset(keys(CALLS + f"[settings]\nseed = {seed}\n")) for seed in range(8)}
+    assert len(seeds) == 2  # two tools have two orders
+
+
+def rate(suite, spec, metric="correct", **options):
+    """The ids of the samples on which a script: model has the metric."""
+    model, found = open_model(spec, **options), []
+    for sample in suite.samples:
+        trace = run(sample, model, suite.conditions[0])
+        assert trace.failure is None and trace.api_calls == trace.turns == 1
+        found += [sample.id] * int(RULES["tool_choice"](sample, trace, suite)[metric])
+    return found
+
+
+def test_the_oracle_is_right_on_every_choice_strictly_too_and_makes_no_call_too_many(choosing):
+    strict = choosing.model_copy(update={"settings": choosing.settings | {"strict": True}})
+    assert len(rate(choosing, "script:oracle")) == len(rate(strict, "script:oracle")) == 37
+    assert rate(choosing, "script:oracle", "over_calls") == rate(choosing, "script:oracle", "distractor") == []
+
+
+def test_who_does_nothing_is_right_exactly_where_no_call_is(choosing):
+    silent = [sample.id for sample in choosing.samples if "no_call" in sample.gold]
+    assert rate(choosing, "script:null") == silent and len(silent) == 7
+
+
+def test_who_draws_a_tool_has_the_right_one_about_once_in_nine(choosing):
+    found = [
+        len(rate(choosing, "script:random", "tool_right", seed=seed)) / len(choosing.samples) for seed in range(20)
+    ]
+    one = [len({c["tool"] for c in golds(s)}) / 9 for s in choosing.samples if "call" in s.gold]  # else never right
+    assert abs(sum(found) / 20 - sum(one) / len(choosing.samples)) < 0.03 and len({*found}) > 1
+
+
+def test_no_gold_is_met_by_a_distractor(choosing):
+    tools = choosing.samples[0].tools
+    for sample in choosing.samples:
+        for bad in (tool["name"] for tool in tools if tool.get("distractor")):
+            found = match_calls(sample.gold, [{"name": bad, "arguments": {}}], tools)
+            assert (found["correct"], found["distractor"]) == (0, 1), sample.id

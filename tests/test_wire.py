@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from provider import error, says
 
-from evalkit import Budget, Condition, Sample, agent, open_model, tool
+from evalkit import Budget, Condition, Sample, agent, load_suite, open_model, tool
 from evalkit.models import SERVERS, Prompt, ProviderError, parse_reply
 from evalkit.models.openai import OpenAI
-from evalkit.records import Call, Reply, Usage
+from evalkit.records import Call, Reply, Step, Usage
+from evalkit.suites import conversation
 
 ROWS = [json.loads(x) for x in (Path(__file__).parent / "cases/api_responses.jsonl").read_text("utf-8").splitlines()]
 WIRE = {"anthropic_messages": "anthropic", "openai_chat": "openai"}
@@ -513,3 +514,74 @@ def test_a_reply_of_ours_is_written_as_the_server_would_have(opened):
     assert message["content"] == "Look." and json.loads(message["tool_calls"][0]["function"]["arguments"]) == {
         "word": "x"
     }
+
+
+CHOICES = load_suite("tool_choice")
+CHAINS = [sample for sample in CHOICES.samples if sample.tags["type"] == "chain" and sample.history]
+BOTH = [{"name": "get_document", "arguments": {"doc_id": i}, "result": f"{i} é"} for i in ("C-1001", "C-1002")]
+TURNS = conversation([{"text": "Both at once.", "calls": BOTH}, {"calls": BOTH[:1]}])
+CHAINS.append(CHAINS[0].model_copy(update={"id": "two_calls_in_a_turn", "history": tuple(TURNS)}))
+
+
+def results(sample):
+    """The calls that were made before, with what they gave, in order: [(name, arguments, result)]."""
+    return [(e.call.name, e.call.args, e.result) for e in sample.history if isinstance(e, Step)]
+
+
+def chosen(provider, opened, wire, sample):
+    """The body of the one request that a choice takes."""
+    provider.replies = [says(calls=[("a", "search", {"query": "rent"}), ("b", "web_search", {"query": "rent"})])]
+    trace = agent.run(sample, opened(SPECS[wire]), CHOICES.conditions[0])
+    assert (trace.stop, trace.failure, trace.turns) == ("answered", None, 1) and len(provider.requests) == 1
+    assert [(s.call.name, s.call.args, s.executed) for s in trace.steps] == [
+        ("search", {"query": "rent"}, False), ("web_search", {"query": "rent"}, False)]  # fmt: skip
+    return provider.requests[0].body, trace
+
+
+@pytest.mark.parametrize("wire", SPECS)
+def test_a_choice_offers_its_tools_freely_and_never_says_which_are_distractors(provider, opened, wire):
+    body, trace = chosen(provider, opened, wire, CHAINS[0])
+    assert body["tool_choice"] == ("auto" if wire == "openai" else {"type": "auto"})
+    tools = [tool["function"] for tool in body["tools"]] if wire == "openai" else body["tools"]
+    assert [tool["name"] for tool in tools] == trace.notes["offered"] and len(tools) == 9
+    known = {tool["name"]: tool for tool in CHAINS[0].tools}
+    for sent in tools:
+        shape = sent["parameters" if wire == "openai" else "input_schema"]
+        assert (sent["description"], shape) == (known[sent["name"]]["description"], known[sent["name"]]["parameters"])
+    assert any(tool.get("distractor") for tool in known.values()) and "distractor" not in json.dumps(body)
+    assert CHAINS[0].cluster not in json.dumps(body)
+
+
+@pytest.mark.parametrize("sample", CHAINS, ids=[sample.id for sample in CHAINS])
+def test_a_chain_reaches_anthropic_as_real_turns_with_results_under_their_ids(provider, opened, sample):
+    body, _ = chosen(provider, opened, "anthropic", sample)
+    blocks = [(m["role"], block) for m in body["messages"] for block in m["content"]]
+    uses = [(role, b["id"], b["name"], b["input"]) for role, b in blocks if b["type"] == "tool_use"]
+    given = [(role, b["tool_use_id"], b["content"]) for role, b in blocks if b["type"] == "tool_result"]
+    assert [(name, args) for _, _, name, args in uses] == [(name, args) for name, args, _ in results(sample)]
+    assert [text for _, _, text in given] == [text for _, _, text in results(sample)]
+    assert [i for _, i, _, _ in uses] == [i for _, i, _ in given] and len({i for _, i, _ in given}) == len(given)
+    assert {role for role, *_ in uses} == {"assistant"} and {role for role, *_ in given} == {"user"}
+    roles = [message["role"] for message in body["messages"]]
+    assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
+    texts = [b["text"] for role, b in blocks if role == "user" and b["type"] == "text"]
+    assert texts == [entry for entry in sample.said if isinstance(entry, str)] and sample.prompt in texts
+
+
+@pytest.mark.parametrize("sample", CHAINS, ids=[sample.id for sample in CHAINS])
+def test_a_chain_reaches_openai_as_real_turns_with_results_under_their_ids(provider, opened, sample):
+    body, _ = chosen(provider, opened, "openai", sample)
+    system, *messages = body["messages"]
+    assert system == {"role": "system", "content": CHOICES.system} and "2025-03-14" in CHOICES.system
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
+    given = [message for message in messages if message["role"] == "tool"]
+    made = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
+    assert made == [(name, args) for name, args, _ in results(sample)]
+    assert [message["content"] for message in given] == [text for _, _, text in results(sample)]
+    assert [call["id"] for call in calls] == [message["tool_call_id"] for message in given]
+    assert len({call["id"] for call in calls}) == len(calls)
+    for at, message in enumerate(messages):  # every call of a turn is answered right after it
+        owed = [call["id"] for call in message.get("tool_calls", ())]
+        assert [m.get("tool_call_id") for m in messages[at + 1 : at + 1 + len(owed)]] == owed
+    said = [message["content"] for message in messages if message["role"] == "user"]
+    assert said == [entry for entry in sample.said if isinstance(entry, str)] and sample.prompt in said

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from ..tools import Tool
 from . import Model, Prompt, ProviderError
 
 HIT = re.compile(r"^(https?://\S+) line \d+\n(.*?)(?=\n\n\S+ line \d+\n|\Z)", re.M | re.S)
+PLACE = re.compile(r"^([^\s:]+:\d+(?:-\d+)?)(?=[: ])(.*?)(?=\n\n\S+:\d|\Z)", re.M | re.S)
+WINDOW = 40  # lines of a file that are read at once
 
 
 def words(text: str) -> list[str]:
@@ -43,6 +45,40 @@ def passages(markdown: str) -> list[str]:
         elif len(re.findall(r"\w+", text)) > 3:
             found.append(heading + text)
     return found
+
+
+def hits(result: str) -> list[tuple[str, str]]:
+    """(place, snippet) of a search result: a URL, or a window of a file as path:start-end around what was found."""
+    found = list(HIT.findall(result))
+    for place, snippet in PLACE.findall(result):
+        path, _, lines = place.rpartition(":")
+        middle = sum(map(int, (lines.split("-") * 2)[:2])) // 2
+        start = max(1, middle - middle % WINDOW - WINDOW // 4)
+        found.append((f"{path}:{start}-{start + WINDOW + WINDOW // 2}", snippet))
+    return found
+
+
+def opened(argument: str, place: str) -> dict[str, Any]:
+    """The arguments that read a place: a page by its `url`, lines of a file by its `path`."""
+    if argument == "url":
+        return {"url": place}
+    path, _, lines = place.rpartition(":")
+    start, end = map(int, lines.split("-"))
+    return {"path": path, "start_line": start, "end_line": end}
+
+
+def pieces(step: Step) -> list[tuple[str, str]]:
+    """(passage, where it stands) of a page or of the lines of a file that a step has read."""
+    if "url" in step.call.args:
+        return [(passage, step.call.args["url"]) for passage in passages(step.result)]
+    found: list[list[tuple[int, str]]] = [[]]
+    for number, text in re.findall(r"^(\d+): ?(.*)$", step.result, re.M):
+        found[-1].append((int(number), text))
+        if not text.strip() or len(found[-1]) == 12:
+            found.append([])
+    blocks = [block for block in found if sum(len(words(text)) for _, text in block) > 2]
+    path = step.call.args["path"]
+    return [("\n".join(text for _, text in block), f"{path}:{block[0][0]}-{block[-1][0]}") for block in blocks]
 
 
 def pick(tools: Sequence[Tool], *names: str) -> tuple[Tool, str] | None:
@@ -76,25 +112,30 @@ class Extractive(Model):
             nearest = tools[rank(query, [f"{t.name} {t.about}" for t in tools])[0]]
             return reply(calls=[(nearest.name, arguments(nearest, question))])
         turn, steps = sum(isinstance(s, Reply) for s in said), [s for s in said if isinstance(s, Step) and s.ok]
-        search, reader = pick(tools, "pattern", "query"), pick(tools, "url")
+        search, reader = pick(tools, "pattern", "query"), pick(tools, "url", "path")
         if search and turn == 0 and query and not closing:
-            pattern = "|".join(rf"\b{re.escape(w)}" for w in query) if search[1] == "pattern" else " ".join(query)
-            return reply(calls=[(search[0].name, {search[1]: pattern})])
-        hits = [hit for step in steps for hit in HIT.findall(step.result)]
-        if reader and hits and turn == 1 and not closing:
-            shared: Counter[str] = Counter()
-            for url, snippet in hits:
-                shared[url] += len(set(query) & set(words(snippet)))
-            urls = [url for url, _ in shared.most_common(self.pages)]
-            return reply(calls=[(reader[0].name, {reader[1]: url}) for url in urls], turn=1)
-        read = [s for s in steps if reader and s.call.name == reader[0].name]
-        pool = [(p, s.call.args[reader[1]]) for s in read if reader for p in passages(s.result)]
-        pool = pool or [(snippet, url) for url, snippet in hits]
+            pattern, (tool, argument) = "|".join(rf"\b{re.escape(w)}" for w in query), search
+            if argument == "query":
+                return reply(calls=[(tool.name, {argument: " ".join(query)})])
+            if reader and reader[1] == "path":  # lines come by path, so each of the longest words is searched alone
+                longest = sorted(query, key=len, reverse=True)[:5]
+                return reply(calls=[(tool.name, {argument: rf"(?i)\b{re.escape(w)}"}) for w in longest])
+            return reply(calls=[(tool.name, {argument: pattern})])
+        found = [hits(step.result) for step in steps]
+        if reader and any(found) and turn == 1 and not closing:
+            shared: defaultdict[str, float] = defaultdict(float)
+            for places in found:
+                for place, snippet in places:  # a hit among many says little
+                    shared[place] += len(set(query) & set(words(snippet))) / (len(places) if len(found) > 1 else 1)
+            best = sorted(shared, key=lambda place: -shared[place])[: self.pages]
+            return reply(calls=[(reader[0].name, opened(reader[1], place)) for place in best], turn=1)
+        pool = [piece for s in steps if reader and s.call.name == reader[0].name for piece in pieces(s)]
+        pool = pool or [(snippet, place) for places in found for place, snippet in places]
         if not pool:
             return reply("I don't know.")
-        best = [pool[i] for i in rank(query, [text for text, _ in pool])[: self.quotes]]
-        sources = ", ".join(dict.fromkeys(url for _, url in best))
-        return reply(" ".join(text for text, _ in best) + f"\n\nSources: {sources}")
+        quoted = [pool[i] for i in rank(query, [text for text, _ in pool])[: self.quotes]]
+        sources = ", ".join(dict.fromkeys(place for _, place in quoted))
+        return reply(" ".join(text for text, _ in quoted) + f"\n\nSources: {sources}")
 
 
 def arguments(tool: Tool, text: str) -> dict[str, Any]:
@@ -138,7 +179,7 @@ class Script(Model):
         assert self.sample is not None
         said, tools, closing = asked(prompt)[1], prompt.tools, prompt.closing
         turn, steps = sum(isinstance(s, Reply) for s in said), [s for s in said if isinstance(s, Step) and s.ok]
-        search, reader = pick(tools, "pattern", "query"), None if closing else pick(tools, "url")
+        search, reader = pick(tools, "pattern", "query"), None if closing else pick(tools, "url", "path")
         if self.kind == "null":
             return reply("I don't know.")
         if self.kind in ("oracle", "random") and tools and not any(t.run for t in tools):
@@ -147,19 +188,21 @@ class Script(Model):
             one = (drawn.name, arguments(drawn, draw.choice(words(self.sample.prompt) or ["-"])))
             calls = expected(self.sample.gold) if self.kind == "oracle" else [one]
             return reply("" if calls else "None of these tools is needed.", calls)
-        if self.kind == "oracle":  # reads the gold pages where it can, then says the gold and cites them
-            urls = self.sample.gold.get("urls", [])
-            if reader and urls and turn == 0:
-                return reply(calls=[(reader[0].name, {reader[1]: url}) for url in urls])
-            return reply(self.sample.gold["answer"] + ("\n\nSources: " + ", ".join(urls)) * bool(urls))
-        if self.kind == "random":  # searches a random pair of letters, quotes a random passage of a random page found
+        if self.kind == "oracle":  # reads the gold places where it can, then says the gold and cites them
+            gold = self.sample.gold
+            places = gold.get("urls") or [f"{c['path']}:{c['start']}-{c['end']}" for c in gold.get("citations", ())]
+            if reader and places and turn == 0:
+                return reply(calls=[(reader[0].name, opened(reader[1], place)) for place in places])
+            return reply(gold["answer"] + ("\n\nSources: " + ", ".join(places)) * bool(places))
+        if self.kind == "random":  # searches a random pair of letters, quotes a random passage of a random place found
             draw = random.Random(f"{self.seed}/{self.sample.id}/{self.repeat}/{turn}")
             if reader and search and turn == 0:
                 return reply(calls=[(search[0].name, {search[1]: "".join(draw.choices("acdehilmnoprstu", k=2))})])
-            if reader and turn == 1 and (hits := HIT.findall(steps[0].result if steps else "")):
-                return reply(calls=[(reader[0].name, {reader[1]: draw.choice(hits)[0]})], turn=1)
-            pool = passages(steps[-1].result) if len(steps) > 1 else []
-            return reply(f"{draw.choice(pool)}\n\nSources: {steps[-1].call.args['url']}" if pool else "I don't know.")
+            if reader and turn == 1 and (found := hits(steps[0].result if steps else "")):
+                return reply(calls=[(reader[0].name, opened(reader[1], draw.choice(found)[0]))], turn=1)
+            pool = pieces(steps[-1]) if len(steps) > 1 else []
+            text, place = draw.choice(pool) if pool else ("", "")
+            return reply(f"{text}\n\nSources: {place}" if pool else "I don't know.")
         lines = [json.loads(line) for line in Path(self.kind).read_text("utf-8").splitlines() if line.strip()]
         if turn >= len(lines):
             raise ProviderError("script_ended", f"{self.kind} holds {len(lines)} replies")

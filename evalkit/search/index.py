@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from ..citations import overlap
 from ..fetch import CorpusError, cache, entry, fetch
 from ..models.offline import words
-from ..records import redact
+from ..records import Citation, Sample, redact
 from ..tools import ToolError
-from .code import LEGS, Hit, digest, files, lines
+from .code import LEGS, Hit, digest, files, lines, rg_keywords
 
 WORDLLAMA = "wordllama"
 VERSION, SIZE, SNIPPET, DEPTH, RRF = "1", 1_250, 400, 50, 60  # of the chunker, characters, characters, ranks, constant
@@ -212,6 +213,12 @@ class Index:
         scores = self.bm25.get_scores([word for word in words(query) if word in self.bm25.vocab_dict] or ["-"])
         return [int(i) for i in np.argsort(-scores, kind="stable")[:DEPTH] if scores[i] > 0]
 
+    def named(self, query: str) -> list[int]:
+        """The definitions whose names stand in the query, those with most of its words first."""
+        terms = set(words(query))
+        has = {i: len(terms & set(words(re.split(r"[ .]", c.name)[-1]))) for i, c in enumerate(self.chunks) if c.name}
+        return sorted((i for i, n in has.items() if n), key=lambda i: (-has[i], i))[:DEPTH]
+
 
 def said(chunk: Hit) -> str:
     """What is embedded of a chunk; its vector is used again as long as this is the same."""
@@ -300,6 +307,7 @@ def search(name: str, query: str, top_k: int = 10, legs: Sequence[str] = LEGS) -
     index, terms, spread = load(name), set(words(query)), defaultdict[int, float](float)
     joined = index.meta["joined"]
     ranks = [index.nearest(query)] * ("vector" in legs) + [index.lexical(query)] * ("bm25" in legs)
+    ranks = ranks or [index.named(query)]  # the graph alone starts from what the query names
     scores = fuse(ranks)
     for i in best(scores) if "graph" in legs else []:
         for j in joined[i]:
@@ -330,3 +338,24 @@ def excerpt(chunk: Hit, terms: set[str]) -> str:
     start = counts.index(max(counts))
     text = "\n".join(f"{n}: {row}" for n, row in enumerate(rows[start:], chunk.start + start))
     return text if len(text) <= SNIPPET else text[:SNIPPET].rsplit("\n", 1)[0]
+
+
+def retrieval(name: str, samples: Sequence[Sample], top_k: int = 10) -> list[dict[str, Any]]:
+    """How well each kind of search finds the gold places by the bare question: a tidy row a sample, system and metric.
+
+    recall is the share of a sample's gold places that a hit among the first `top_k` overlaps, rank the place of the
+    first such hit (null where there is none).
+    """
+    systems: dict[str, Callable[[str], list[Hit]]] = {"rg keywords": lambda query: rg_keywords(name, query, top_k)}
+    for label, legs in {"bm25": ["bm25"], "vector": ["vector"], "graph": ["graph"], "hybrid": LEGS}.items():
+        systems[label] = lambda query, legs=legs: search(name, query, top_k, legs)  # type: ignore[misc]
+    rows = []
+    for sample in (s for s in samples if s.gold.get("citations")):
+        for system, find in systems.items():
+            found = [Citation(path=h.path, start=h.start, end=h.end) for h in find(sample.prompt)]
+            wanted = [Citation(path=c["path"], start=c["start"], end=c["end"]) for c in sample.gold["citations"]]
+            recall = sum(any(overlap(w, f) for f in found) for w in wanted) / len(wanted)
+            first = next((i for i, f in enumerate(found, 1) if any(overlap(w, f) for w in wanted)), None)
+            same: dict[str, Any] = {"sample_id": sample.id, "cluster": sample.cluster, "condition": system}
+            rows += [same | {"metric": "recall", "value": recall}, same | {"metric": "rank", "value": first}]
+    return rows
