@@ -283,7 +283,7 @@ def plot_rates(table: pd.DataFrame, ax: Any) -> Any:
     """Rates with their intervals, one row a model and condition; controls are hollow."""
     styles = [("0.45", "white") if model in CONTROLS else ("C0", "C0") for model in table["model"]]
     for y, row in enumerate(table.itertuples()):
-        text = f"{row.right:g}/{row.measured}" if pd.notna(row.right) else f"n = {row.measured}"
+        text = f"{row.right:.3g}/{row.measured}" if pd.notna(row.right) else f"n = {row.measured}"
         ax.annotate(text, (1.02, y), xycoords=("axes fraction", "data"), va="center", fontsize=9, color="0.3")
     if table["right"].notna().any():
         ax.set(xlim=(-0.02, 1.02), xticks=[0, 0.25, 0.5, 0.75, 1])
@@ -328,11 +328,12 @@ def _intervals(table: pd.DataFrame, ax: Any, labels: pd.Series, styles: Sequence
 
 
 def html(path: Path, title: str, sections: Sequence[tuple[str, Any]]) -> Path:
-    """Write one offline page; a section is a heading with text, a frame, a figure, a dict, or rows()."""
+    """Write one offline page; a section is a heading with text, a frame, a figure, a dict, or rows(); none is empty."""
     from jinja2 import Environment, PackageLoader
 
     page = Environment(loader=PackageLoader("evalkit", "."), autoescape=True).get_template("report.html")
-    path.write_text(page.render(title=title, sections=[(head, *_part(body)) for head, body in sections]), "utf-8")
+    full = [(head, *_part(body)) for head, body in sections if not isinstance(body, str | pd.DataFrame) or len(body)]
+    path.write_text(page.render(title=title, sections=full), "utf-8")
     return path
 
 
