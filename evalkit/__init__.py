@@ -12,8 +12,14 @@ and from those rows to an interval in a notebook. Read the modules in this order
     scoring      tool calls, citations, declining, key facts; rules without a model
     models       open_model("provider:name"): anthropic, openai and its kin, local, extractive, script, replay
     agent        the centre: ask, act, repeat, inside a budget
+    transport    bytes to another program and back: in time, capped, nothing left behind
+    external     somebody else's agent, by command or HTTP, into the same Trace
+    receipts     cases in four fields, and the receipt that may be shown
     search       what agents search: corpus (freeze), pages (grep, read), web (polite fetch),
                  code (ripgrep, read), index (hybrid search of code)
+    scenarios    one contract of what is right, one ledger of what was done, one scorer; what was said against it
+    worlds       seeded worlds: cases, their one gold rule, the tools that act, specialists; what the controls play
+    checks       what a sample of each kind must have, and histories as samples.jsonl writes them
     suites       load_suite, conditions, validation with file:line messages
     sources      samples from elsewhere: CSV, a frame, the Berkeley Function Calling Leaderboard
     provenance   who, what, when, with which versions and hashes

@@ -28,10 +28,14 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
     steps: list[Step] = []
     notes: dict[str, Any] = {}  # named facts: what was repaired, asked again
     usage, usd, turns, api_calls, reply = Usage(), 0.0, 0, 0, Reply()
-    failure, submission = None, None
+    failure, submission, ledger = None, None, None
     stop, closing = "", ""  # closing: why no tool may be called any more, a spent budget or an empty reply
     try:
-        tools, player = model.fit(condition.tools(sample)), model.for_cell(sample, repeat, condition.name)
+        box = condition.tools(sample)
+        ledger = getattr(box, "ledger", None)  # a scenario's tools write down what they did
+        if bind := getattr(box, "bind", None):  # a crew's specialists are played by the same model
+            bind(model)
+        tools, player = model.fit(box), model.for_cell(sample, repeat, condition.name)
         choice = bool(tools) and not any(t.run for t in tools)  # offered and not run: the choice is what is measured
         while not stop:
             working = time.monotonic() - started - waited
@@ -59,6 +63,8 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                     over = stop or (not free and used(steps, tools) >= budget.tool_calls)
                     steps.append(unrun(call, turns) if over else execute(tools, call, turns))
                     said.append(steps[-1])
+                    usage, usd = usage + steps[-1].usage, usd + steps[-1].usd
+                    api_calls += steps[-1].api_calls
                     if steps[-1].ok and any(t.final and t.name == call.name for t in tools):
                         stop, submission = "submitted", call.args
             elif reply.text.strip():
@@ -76,8 +82,9 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
         key=key, sample_id=sample.id, condition=condition.name, model=model.name, options=model.options, repeat=repeat,
         served=reply.served, answer=answer, citations=tuple(scoring.find_citations(answer)), steps=tuple(steps),
         turns=turns, api_calls=api_calls, stop="failed" if failure else stop, provider_stop=reply.stop,
-        submission=submission, usage=usage, usd=usd, seconds=time.monotonic() - started - waited, waited=waited,
-        failure=failure, notes=notes, at=datetime.now(UTC).isoformat(timespec="seconds"),
+        submission=submission, ledger=vars(ledger) if ledger else None, usage=usage, usd=usd,
+        seconds=time.monotonic() - started - waited, waited=waited, failure=failure,
+        notes=notes, at=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from . import agent
+from . import agent, external
 from .models import Model
 from .records import CONTROLS, EVAL_VERSION, Cell, Failure, Record, Suite, Trace, Verdict, key, latest, load_rows
 
@@ -37,7 +37,7 @@ class SetupChanged(RuntimeError):
 
 
 def plan(
-    suite: Suite, model: Model, conditions: Sequence[str] = (), repeats: int = 1, limit: int = 0
+    suite: Suite, model: Model | external.Agent, conditions: Sequence[str] = (), repeats: int = 1, limit: int = 0
 ) -> dict[str, Cell]:
     """{content key: Cell} of samples × conditions × repeats; `limit` takes the first samples by id."""
     if repeats < 1 or limit < 0:
@@ -56,7 +56,7 @@ def plan(
     return {key(cell.setup): cell for cell in cells}
 
 
-def setup(suite: Suite, cell: Cell, model: Model) -> dict[str, str]:
+def setup(suite: Suite, cell: Cell, model: Model | external.Agent) -> dict[str, str]:
     """Every part of a measurement's identity. Gold is none of it, but for the oracle, which answers with it."""
     tools = [(t.name, t.about, t.schema, t.counts, t.final, t.limit) for t in cell.condition.tools(cell.sample)]
     part, said, options = (
@@ -73,6 +73,7 @@ def setup(suite: Suite, cell: Cell, model: Model) -> dict[str, str]:
         "budget": part.budget,
     }
     what |= {"settings": part.settings} if part.settings else {}
+    what |= {"record": cell.sample.gold["record"]} if "record" in cell.sample.gold else {}  # a world's facts
     gold = {"gold": cell.sample.gold} if model.name == "script:oracle" else {}
     versions = {"corpus": suite.corpus_sha[:16], "eval_version": EVAL_VERSION}
     return (
@@ -83,11 +84,14 @@ def setup(suite: Suite, cell: Cell, model: Model) -> dict[str, str]:
     )
 
 
-def tracing(run_id: str, suite: Suite, model: Model) -> Work:
+def tracing(run_id: str, suite: Suite, model: Model | external.Agent) -> Work:
     """The work that makes a Trace of a planned cell."""
 
     def work(k: str, cell: Cell) -> Trace:
-        trace = agent.run(cell.sample, model, cell.condition, k, cell.repeat)
+        if isinstance(model, external.Agent):
+            trace = external.run(cell.sample, model, cell.condition, suite.name, k, cell.repeat)
+        else:
+            trace = agent.run(cell.sample, model, cell.condition, k, cell.repeat)
         return trace.model_copy(update={"run_id": run_id, "suite": suite.name, "setup": cell.setup})
 
     return work

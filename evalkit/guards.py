@@ -118,7 +118,9 @@ def health(suite: Suite, cells: Mapping[str, Cell]) -> list[str]:
     """What is wrong with the indices that the cells need, each with the command that mends it."""
     from .search import index
 
-    needed = {json.dumps(c.condition.settings, sort_keys=True) for c in cells.values() if c.condition.settings}
+    needed = {
+        json.dumps(c.condition.settings, sort_keys=True) for c in cells.values() if "legs" in c.condition.settings
+    }
     required = suite.settings.get("required", ())
     faults = []
     for text in sorted(needed):

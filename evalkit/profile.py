@@ -94,6 +94,21 @@ def consistency(run_dirs: Iterable[report.PathLike]) -> pd.DataFrame:
                        ).reset_index()  # fmt: skip
 
 
+def reliability(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Per model and condition: pass^k, the chance that k of k repeats succeed, over the samples with k repeats."""
+    mine = tidy[(tidy["metric"] == metric) & tidy["value"].isin([0, 1]) & ~tidy["model"].isin(CONTROLS)]
+    counts = mine.groupby(["model", "condition", "sample_id"], sort=False)["value"].agg(["sum", "count"]).reset_index()
+    most = int(counts["count"].max()) if len(counts) else 0
+    if most < 2:
+        return pd.DataFrame()
+    for k in range(1, most + 1):
+        counts[f"pass^{k}"] = [
+            stats.pass_hat(int(c), int(n), k) for c, n in zip(counts["sum"], counts["count"], strict=True)
+        ]
+    kept = counts.drop(columns=["sum", "count", "sample_id"]).astype({f"pass^{k}": float for k in range(1, most + 1)})
+    return kept.groupby(["model", "condition"], sort=False).mean().reset_index()
+
+
 def details(run_dirs: Iterable[report.PathLike]) -> pd.DataFrame:
     """Per answer that a judge has checked: its scores, the claims without a place, the paths that do not exist."""
     table = []

@@ -88,6 +88,10 @@ class Step(Record):
     truncated: bool = False
     seconds: float = 0.0
     executed: bool = True
+    steps: tuple[Step, ...] = ()  # of a specialist it was delegated to; what that took stands here too
+    usage: Usage = Usage()
+    usd: float = 0.0
+    api_calls: int = 0
 
 
 class Reply(Record):
@@ -160,6 +164,9 @@ class Condition(Record):
     system: str = ""
     network: bool = False  # needs the web, and is run only when it is asked for by name
     settings: dict[str, Any] = Field(default_factory=dict)  # of its tools, such as the legs of a hybrid search
+    brief: Callable[[Sample], str] = Field(
+        lambda sample: sample.prompt, exclude=True, repr=False
+    )  # for one without tools
 
 
 class Suite(Record):
@@ -236,6 +243,7 @@ class Trace(Record):
     stop: Stop = "failed"
     provider_stop: Text | None = None
     submission: Json = None
+    ledger: Json = None  # of a scenario: what its tools did
     usage: Usage = Usage()
     usd: float = 0.0
     seconds: float = 0.0

@@ -113,6 +113,14 @@ def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
     return pd.DataFrame(tidy, columns=COLUMNS + tags).astype({"value": float, "usd": float, "seconds": float})
 
 
+def main_metric(tidy: pd.DataFrame) -> str:
+    """The metric that says right or wrong: `correct`, else the conjunction of a scenario (`…_exact`)."""
+    metrics = list(tidy["metric"].unique())
+    return next(
+        (m for m in ("correct", *metrics) if m in metrics and (m == "correct" or m.endswith("_exact"))), "correct"
+    )
+
+
 def by_arm(tidy: pd.DataFrame) -> pd.DataFrame:
     """The frame with models told apart by effort, and conditions and samples by suite where there are several."""
     tidy = tidy.assign(model=tidy["model"] + (" " + tidy["effort"].astype(str)).where(tidy["effort"] != "", ""))

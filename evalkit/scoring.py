@@ -326,6 +326,13 @@ RULES: dict[str, Callable[[Sample, Trace, Suite | None], Values]] = {
     "tool_choice": tool_choice,
     "code_search": code_search,
 }
+
+
+def is_right(values: Values) -> bool:
+    """Do a rule's values say right? `correct`, or the conjunction of a scenario (`…_exact`)."""
+    return values.get("correct", next((v for n, v in values.items() if n.endswith("_exact")), None)) == 1
+
+
 VERSION = key(
     *(Path(__file__).with_name(name).read_text("utf-8") for name in ("scoring.py", "citations.py", "phrases.toml"))
 )

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import random
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+from . import scenarios, worlds
+from .checks import CHECKS, conversation
 from .fetch import CorpusError, entry
-from .records import COLUMNS, ROOT, Budget, Call, Condition, Record, Reply, Sample, Step, Suite, key, reason
+from .records import COLUMNS, ROOT, Budget, Condition, Sample, Suite, key, reason
 from .scoring import RULES
 from .search import code, corpus
 from .search.pages import Pages
 from .search.web import Web
 from .tools import Tool
+
+TOOLS = ("grep_index", "read_page", "fetch_url", "ripgrep", "search_code", "read_file")
 
 
 class SuiteError(ValueError):
@@ -61,7 +66,19 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
         spec = tomllib.loads(config.read_text("utf-8"))
     except ValueError as error:
         raise SuiteError(f"{shown(config)}: {error}") from None
-    known = {"kind", "corpus", "system", "rules", "budget", "settings", "conditions", "frozen", "tools"}
+    known = {
+        "kind",
+        "corpus",
+        "system",
+        "rules",
+        "budget",
+        "settings",
+        "conditions",
+        "frozen",
+        "tools",
+        "seed",
+        "count",
+    }
     problems = [f"{shown(config)}: unknown key {k!r}; known: {', '.join(sorted(known))}" for k in spec.keys() - known]
     rules = spec.get("rules", [])
     listed = rules if isinstance(rules, list) else [rules]
@@ -78,9 +95,13 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
         own = json.loads((folder / spec["tools"]).read_text("utf-8")) if spec.get("tools") else []
     except (ValueError, OSError) as error:
         raise SuiteError(f"{shown(config)}: tools = {spec['tools']!r} cannot be read: {error}") from None
-    samples, faults = read_samples(file, spec.get("kind", ""), own)
+    world = None
+    if spec.get("kind") == "scenario":
+        samples, faults, world = drawn_samples(folder, spec)
+    else:
+        samples, faults = read_samples(file, spec.get("kind", ""), own)
     there = sorted({*TOOLS, *(t["name"] for sample in samples for t in sample.tools)})
-    known = {"name", "instructions", "tools", "network", "legs"}
+    known = {"name", "instructions", "tools", "network", "legs", "specialists"}
     for number, row in enumerate(spec.get("conditions", []), 1):
         odd = sorted(row.keys() - known)
         problems += [f"{shown(config)}: condition {number}: unknown key {k!r}; known: {', '.join(known)}" for k in odd]
@@ -94,7 +115,11 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
         problems.append(f"{shown(config)}: {reason(error)}")
     if problems + faults:
         raise SuiteError("\n".join(problems + faults))
-    sha = hashlib.sha256(file.read_bytes()).hexdigest()
+    sha = hashlib.sha256(worlds.written(samples) if world else file.read_bytes()).hexdigest()
+    if world:
+        spec["system"] = world.SYSTEM
+        state = (folder / "world.py").read_text("utf-8"), inspect.getsource(worlds), inspect.getsource(scenarios)
+        spec["settings"] = spec.get("settings", {}) | {"world": key(*state)}
     return Suite(
         name=folder.resolve().name, kind=spec["kind"], path=folder, samples=tuple(samples),
         system=spec.get("system", "").strip(),
@@ -126,7 +151,12 @@ def corpus_texts(name: str) -> Mapping[str, str]:
 def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web) -> Condition:
     """One arm; its tools are bound to the corpus when a cell asks for them, so that loading needs no network."""
 
+    world = spec["settings"]["world"] if spec["kind"] == "scenario" else ""
+    specialists = row.get("specialists", {})
+
     def tools(sample: Sample) -> tuple[Tool, ...]:
+        if world:
+            return worlds.toolbox(sample, specialists)
         limits = spec.get("settings", {})
         if sample.tools:
             return offered(sample, row.get("tools", ()), limits.get("seed", 0))
@@ -142,9 +172,34 @@ def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web) -> Condition
 
     indexed = {n: spec["settings"][n] for n in ("embedder", "store") if n in spec.get("settings", {})}
     settings = {"legs": row.get("legs", list(code.LEGS)), **indexed} if "search_code" in row.get("tools", []) else {}
+    settings |= {"world": world} | ({"specialists": specialists} if specialists else {}) if world else {}
     return Condition(name=row["name"], instructions=row.get("instructions", "").strip(), tools=tools,
                      budget=Budget(**spec.get("budget", {})), system=spec.get("system", "").strip(),
-                     network=row.get("network", False), settings=settings)  # fmt: skip
+                     network=row.get("network", False), settings=settings,
+                     **({"brief": worlds.brief} if world else {}))  # fmt: skip
+
+
+def drawn_samples(folder: Path, spec: dict[str, Any]) -> tuple[list[Sample], list[str], Any]:
+    """The cases that a scenario suite's world draws by seed, what is wrong with its suite.toml, and the world."""
+    seed, count = spec.get("seed", 0), spec.get("count", 0)
+    if not isinstance(seed, int) or not isinstance(count, int) or count < 1:
+        return (
+            [],
+            [f"{shown(folder / 'suite.toml')}: count is {count!r}; a scenario suite needs a seed and a count"],
+            None,
+        )
+    try:
+        world = worlds.load_world(folder)
+        samples = worlds.samples(world, seed, count)
+    except Exception as error:  # the suite's own code
+        return [], [f"{shown(folder / 'world.py')}: {type(error).__name__}: {reason(error)[:300]}"], None
+    have = {t.name for t in world.tools(samples[0].gold["record"], worlds.Ledger())}
+    wanted = {n for row in spec.get("conditions", []) for names in row.get("specialists", {}).values() for n in names}
+    odd = sorted(wanted - have)
+    faults = [
+        f"{shown(folder / 'suite.toml')}: specialists: no tool {n!r}; known: {', '.join(sorted(have))}" for n in odd
+    ]
+    return samples, faults, world
 
 
 def offered(sample: Sample, names: Sequence[str], seed: int) -> tuple[Tool, ...]:
@@ -152,25 +207,6 @@ def offered(sample: Sample, names: Sequence[str], seed: int) -> tuple[Tool, ...]
     chosen = [t for t in sample.tools if not names or t["name"] in names]
     random.Random(f"{seed}/{sample.id}").shuffle(chosen)
     return tuple(Tool(t["name"], t.get("description", ""), t["parameters"], run=None) for t in chosen)
-
-
-def conversation(entries: Sequence[Any]) -> list[Any]:
-    """A history as it is written in samples.jsonl: text is the user's, {"text"} and {"calls"} are the model's turns.
-
-    A call is {"name", "arguments", "result"}; each gets an id, and its result follows the turn.
-    """
-    said: list[Any] = []
-    for n, turn in enumerate(entries):
-        if not isinstance(turn, dict):
-            said.append(turn)
-            continue
-        if not turn or turn.keys() - {"text", "calls"}:
-            raise ValueError(f"history entry {n}: write text, or an object of text and calls, not {sorted(turn)}")
-        rows = turn.get("calls", [])
-        calls = [Call(id=f"h{n}-{i}", name=c["name"], args=c.get("arguments", {})) for i, c in enumerate(rows)]
-        said.append(Reply(text=turn.get("text", ""), calls=tuple(calls)))
-        said += [Step(call=call, result=row["result"]) for call, row in zip(calls, rows, strict=True)]
-    return said
 
 
 def read_samples(file: Path, kind: str, tools: Sequence[dict[str, Any]] = ()) -> tuple[list[Sample], list[str]]:
@@ -205,106 +241,6 @@ def read_samples(file: Path, kind: str, tools: Sequence[dict[str, Any]] = ()) ->
             faults = [f"not a sample: {reason(error)}"]
         problems += [f"{shown(file)}:{number}: {fault}" for fault in faults]
     return samples, problems or [f"{shown(file)} holds no sample; write one JSON object a line"] * (not samples)
-
-
-def docs_qa(sample: Sample) -> Iterator[str]:
-    """What a docs_qa sample must have: an answer, and unless it is a trap, accepted forms of the fact and URLs."""
-    gold, trap = sample.gold, bool(sample.gold.get("trap"))
-    if not sample.prompt.strip() or not str(gold.get("answer") or "").strip():
-        yield "the question or gold.answer is empty; a docs_qa sample needs both"
-    if not isinstance(gold.get("trap", False), bool):
-        yield f"gold.trap is {json.dumps(gold['trap'])}; write true, or leave it out"
-    odd = sorted(gold.keys() - {"answer", "key_fact", "urls", "trap"})
-    yield from (f"gold.{name} is unknown; known: answer, key_fact, urls, trap" for name in odd)
-    for name in ("key_fact", "urls"):
-        values = gold.get(name) or []
-        if trap and values:
-            yield f"gold.{name} is set; a trap has none"
-        elif not trap and not values:
-            yield f"gold.{name} is empty; a docs_qa sample needs at least one"
-        elif not isinstance(values, list) or not all(isinstance(v, str) and v.strip() for v in values):
-            yield f"gold.{name} is {json.dumps(values)[:60]}; write a list of texts"
-
-
-Word = Annotated[str, Field(min_length=1)]
-
-
-class Exact(Record):
-    """The argument has this JSON value."""
-
-    model_config = ConfigDict(extra="forbid")
-    type: Literal["exact"]
-    value: Any
-
-
-class Keywords(Record):
-    """The argument's text holds every element; of an element that is a list, any."""
-
-    model_config = ConfigDict(extra="forbid")
-    type: Literal["keywords"]
-    value: list[Word | Annotated[list[Word], Field(min_length=1)]]
-
-
-class Expected(Record):
-    """One expected call; of its alternatives any will do."""
-
-    model_config = ConfigDict(extra="forbid")
-    tool: str
-    args: dict[str, Annotated[Exact | Keywords, Field(discriminator="type")]] = Field(default_factory=dict)
-    alternatives: tuple[Expected, ...] = ()
-
-
-def tool_choice(sample: Sample) -> Iterator[str]:
-    """What a tool_choice sample must have: tools, and a gold that is one call, several parallel ones or none."""
-    gold = sample.gold
-    if sorted(gold) not in (["call"], ["alternatives", "call"], ["parallel"], ["no_call"]):
-        yield f"gold has {sorted(gold)}; write exactly one of call (and alternatives), parallel, no_call"
-        return
-    if "no_call" in gold and gold["no_call"] is not True:
-        yield f"gold.no_call is {json.dumps(gold['no_call'])}; write true"
-    if "parallel" in gold and len(gold["parallel"]) < 2:
-        yield "gold.parallel needs two calls or more; write one as call"
-    if not sample.tools:
-        yield "no tools are offered; name a file of tools in suite.toml, or give the sample its own"
-    known = {t["name"]: t["parameters"].get("properties", {}) for t in sample.tools}
-    calls = [*gold.get("parallel", ()), *gold.get("alternatives", ()), *([gold["call"]] if "call" in gold else [])]
-    for call in map(Expected.model_validate, calls):
-        for one in (call, *call.alternatives):
-            if one.tool not in known:
-                yield f"gold names the tool {one.tool!r}, which is not offered; there are: {', '.join(known)}"
-                continue
-            strange = sorted(one.args.keys() - known[one.tool].keys())
-            yield from (
-                f"gold: {one.tool} has no argument {n!r}; it has: {', '.join(known[one.tool])}" for n in strange
-            )
-
-
-def code_search(sample: Sample) -> Iterator[str]:
-    """What a code_search sample must have: an answer, and unless it is a trap, forms of the fact and places."""
-    gold, trap = sample.gold, bool(sample.gold.get("trap"))
-    if not sample.prompt.strip() or not str(gold.get("answer") or "").strip():
-        yield "the prompt or gold.answer is empty; a code_search sample needs both"
-    odd = sorted(gold.keys() - {"answer", "key_fact", "citations", "trap"})
-    yield from (f"gold.{name} is unknown; known: answer, key_fact, citations, trap" for name in odd)
-    facts, places = gold.get("key_fact") or [], gold.get("citations") or []
-    if not isinstance(facts, list) or not all(isinstance(v, str) and v.strip() for v in facts):
-        yield f"gold.key_fact is {json.dumps(facts)[:60]}; write a list of texts"
-    if not trap and not (facts and places):
-        yield "gold.key_fact or gold.citations is empty; a question that is no trap needs both"
-    for place in places:
-        sound = isinstance(place, dict) and isinstance(place.get("path"), str)
-        if not (sound and all(isinstance(place.get(n), int) for n in ("start", "end"))):
-            yield f'gold.citations has {json.dumps(place)[:60]}; write {{"path": …, "start": line, "end": line}}'
-        elif not 1 <= place["start"] <= place["end"]:
-            yield f"gold.citations has lines {place['start']}-{place['end']}; write 1 <= start <= end"
-
-
-TOOLS = ("grep_index", "read_page", "fetch_url", "ripgrep", "search_code", "read_file")
-CHECKS: dict[str, Callable[[Sample], Iterator[str]]] = {
-    "docs_qa": docs_qa,
-    "tool_choice": tool_choice,
-    "code_search": code_search,
-}
 
 
 def shown(path: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
-from .records import Call, Step, redact
+from .records import Call, Step, Trace, redact
 
 
 class Found(NamedTuple):
@@ -20,6 +20,13 @@ class Found(NamedTuple):
     items: list[str]
     total: int
     start: int = 0
+
+
+class Delegated(NamedTuple):
+    """What a specialist answered, and how it came to that."""
+
+    text: str
+    trace: Trace
 
 
 class ToolError(Exception):
@@ -33,20 +40,20 @@ class Tool:
     name: str
     about: str
     schema: dict[str, Any]
-    run: Callable[..., str | Found] | None
+    run: Callable[..., str | Found | Delegated] | None
     counts: bool = True  # against the tool-call budget
     final: bool = False  # a submit tool ends the run
     limit: int = 6_000  # characters of a result
 
 
-def tool(function: Callable[..., str | Found], **options: Any) -> Tool:
+def tool(function: Callable[..., str | Found | Delegated], **options: Any) -> Tool:
     """Make a Tool of a function: its name, docstring and annotated signature are what the model sees."""
     adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]
     schema = adapter.json_schema()
     for prop in schema.get("properties", {}).values():
         prop.pop("title", None)
 
-    def run(**args: Any) -> str | Found:
+    def run(**args: Any) -> str | Found | Delegated:
         return adapter.validate_python(ArgsKwargs((), args))
 
     return Tool(function.__name__, inspect.getdoc(function) or "", schema, run, **options)
@@ -55,6 +62,7 @@ def tool(function: Callable[..., str | Found], **options: Any) -> Tool:
 def execute(tools: tuple[Tool, ...], call: Call, turn: int) -> Step:
     """Run one call and return what the world answered."""
     started, ok, cut = time.monotonic(), False, False
+    part: dict[str, Any] = {}  # what a specialist took
     chosen = next((t for t in tools if t.name == call.name), None)
     if chosen is None:
         text = f"There is no tool {call.name!r}. The tools are: {', '.join(t.name for t in tools) or 'none'}."
@@ -64,7 +72,14 @@ def execute(tools: tuple[Tool, ...], call: Call, turn: int) -> Step:
         text = "The arguments are not valid JSON, so nothing was run. Send the call again with a JSON object."
     else:
         try:
-            (text, cut), ok = fit(chosen.run(**call.args), chosen.limit), True
+            found = chosen.run(**call.args)
+            if isinstance(found, Delegated):
+                inner = found.trace
+                part = {"steps": inner.steps, "usage": inner.usage, "usd": inner.usd, "api_calls": inner.api_calls}
+                found, ok = found.text, inner.failure is None and bool(inner.answer)
+            else:
+                ok = True
+            text, cut = fit(found, chosen.limit)
         except ValidationError as error:
             faults = "; ".join(f"{e['msg'].lower()}: {'.'.join(map(str, e['loc']))}" for e in error.errors())
             needs = ", ".join(f"{n} ({p.get('type', 'any')})" for n, p in chosen.schema.get("properties", {}).items())
@@ -74,7 +89,7 @@ def execute(tools: tuple[Tool, ...], call: Call, turn: int) -> Step:
         except (Exception, SystemExit) as error:  # a broken tool must not end the measurement
             why = redact(f"{type(error).__name__}: {error}")
             text = f"{call.name} failed ({why}). Try other arguments, or answer without it."
-    return Step(turn=turn, call=call, result=text, ok=ok, truncated=cut, seconds=time.monotonic() - started)
+    return Step(turn=turn, call=call, result=text, ok=ok, truncated=cut, seconds=time.monotonic() - started, **part)
 
 
 def fit(result: str | Found, limit: int) -> tuple[str, bool]:

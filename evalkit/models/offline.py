@@ -2,6 +2,7 @@
 
 Only the script: models see the sample: `null` never answers, `oracle` answers with the gold, `random` with a passage or
 a tool drawn by seed; FILE plays replies from a JSON-lines file, {"text": …, "calls": [{"name", "arguments"}]} a turn.
+A scenario's sample brings its own plays: those of `oracle` and of `gap`, which is imperfect on purpose.
 """
 
 from __future__ import annotations
@@ -145,6 +146,13 @@ def arguments(tool: Tool, text: str) -> dict[str, Any]:
     return {n: p["enum"][0] if "enum" in p else least.get(str(p.get("type")), text) for n, p in parts.items()}
 
 
+def guess(part: dict[str, Any], draw: random.Random) -> Any:
+    """A value of a schema: one of its codes, nothing in a list, a word for text."""
+    if "enum" in part or "const" in part:
+        return draw.choice(part.get("enum", [part.get("const")]))
+    return {"array": [], "object": {}, "integer": 1, "boolean": False}.get(str(part.get("type")), "done")
+
+
 def expected(gold: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """The calls a tool_choice gold wants, with the first wording of every keyword."""
     calls = gold.get("parallel") or ([gold["call"]] if "call" in gold else [])
@@ -164,11 +172,11 @@ def rank(query: list[str], texts: list[str]) -> list[int]:
 
 
 class Script(Model):
-    """script:null, script:oracle, script:random or script:FILE."""
+    """script:null, script:oracle, script:random, script:gap or script:FILE."""
 
     def __init__(self, kind: str, seed: int = 0, sample: Sample | None = None, repeat: int = 0):
-        if kind not in ("null", "oracle", "random") and not Path(kind).is_file():
-            raise ValueError(f"script:{kind}: no such file; or use script:null, script:oracle, script:random")
+        if kind not in ("null", "oracle", "random", "gap") and not Path(kind).is_file():
+            raise ValueError(f"script:{kind}: no such file; or use script:null, :oracle, :random, :gap")
         self.kind, self.seed, self.sample, self.repeat = kind, seed, sample, repeat
         self.name, self.options = f"script:{kind}", {"seed": seed} if kind == "random" else {}
 
@@ -180,8 +188,16 @@ class Script(Model):
         said, tools, closing = asked(prompt)[1], prompt.tools, prompt.closing
         turn, steps = sum(isinstance(s, Reply) for s in said), [s for s in said if isinstance(s, Step) and s.ok]
         search, reader = pick(tools, "pattern", "query"), None if closing else pick(tools, "url", "path")
+        if plays := self.sample.gold.get("plays", {}).get(self.kind):
+            return reply("" if turn < len(plays) else "That is all.", plays[turn] if turn < len(plays) else (), turn)
+        if self.kind == "gap":
+            raise ProviderError("no_script", "only a scenario's samples bring a script:gap")
         if self.kind == "null":
             return reply("I don't know.")
+        if self.kind == "random" and any(t.final for t in tools):  # one action and a submission, both drawn by code
+            draw = random.Random(f"{self.seed}/{self.sample.id}/{self.repeat}")
+            acts = [t for t in tools if t.final or t.name == "take_action"]
+            return reply(calls=[(t.name, {n: guess(p, draw) for n, p in t.schema["properties"].items()}) for t in acts])
         if self.kind in ("oracle", "random") and tools and not any(t.run for t in tools):
             draw = random.Random(f"{self.seed}/{self.sample.id}/{self.repeat}")
             drawn = draw.choice(list(tools))
