@@ -47,6 +47,21 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
     )
 
 
+def rescored(run_dir: PathLike) -> pd.DataFrame:
+    """What a mended gold or rule changed: the metrics of rule verdicts whose value is not what it was before."""
+    traces = {row.key: row for row in latest(grid.read(Path(run_dir) / "traces.jsonl")[0])}
+    before: dict[tuple[str, ...], Verdict] = {}
+    table = []
+    for row in grid.read(Path(run_dir) / "verdicts.jsonl")[0]:
+        old = before.get(row.slot)
+        if old and row.by.startswith("rule:") and (trace := traces.get(row.of[0])):
+            table += [(trace.sample_id, trace.model, trace.condition, trace.repeat, name, old.values.get(name), value)
+                      for name, value in row.values.items() if old.values.get(name) != value]  # fmt: skip
+        before[row.slot] = row
+    columns = ["sample_id", "model", "condition", "repeat", "metric", "before", "after"]
+    return pd.DataFrame(table, columns=columns)
+
+
 PAIR = ["suite", "sample_id", "cluster", "a", "b", "repeat", "preference", "consistent", "len_a", "len_b", "by",
         "failure", "model", "confidence", "first_wins", "rounds"]  # fmt: skip
 
