@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -11,20 +11,26 @@ from pydantic import ConfigDict, Field
 from .records import Call, Record, Reply, Sample, Step
 
 
-def conversation(entries: Sequence[Any]) -> list[Any]:
+def conversation(entries: Any) -> list[Any]:
     """A history as it is written in samples.jsonl: text is the user's, {"text"} and {"calls"} are the model's turns.
 
     A call is {"name", "arguments", "result"}; each gets an id, and its result follows the turn.
     """
+    if not isinstance(entries, list):
+        raise ValueError(f"history is {json.dumps(entries)[:60]}; write a list")
     said: list[Any] = []
     for n, turn in enumerate(entries):
-        if not isinstance(turn, dict):
+        if isinstance(turn, str):
             said.append(turn)
             continue
-        if not turn or turn.keys() - {"text", "calls"}:
-            raise ValueError(f"history entry {n}: write text, or an object of text and calls, not {sorted(turn)}")
-        rows = turn.get("calls", [])
-        calls = [Call(id=f"h{n}-{i}", name=c["name"], args=c.get("arguments", {})) for i, c in enumerate(rows)]
+        if not isinstance(turn, dict) or not turn or turn.keys() - {"text", "calls"}:
+            raise ValueError(f"history[{n}] is {json.dumps(turn)[:60]}; write text, or an object of text and calls")
+        rows, calls = turn.get("calls", []), []
+        for i, row in enumerate(rows):
+            sound = isinstance(row, dict) and row.keys() == {"name", "arguments", "result"}
+            if not (sound and isinstance(row["arguments"], dict) and isinstance(row["result"], str)):
+                raise ValueError(f"history[{n}].calls[{i}] needs name, arguments (an object) and result (text)")
+            calls.append(Call(id=f"h{n}-{i}", name=row["name"], args=row["arguments"]))
         said.append(Reply(text=turn.get("text", ""), calls=tuple(calls)))
         said += [Step(call=call, result=row["result"]) for call, row in zip(calls, rows, strict=True)]
     return said
@@ -65,7 +71,7 @@ class Keywords(Record):
 
     model_config = ConfigDict(extra="forbid")
     type: Literal["keywords"]
-    value: list[Word | Annotated[list[Word], Field(min_length=1)]]
+    value: list[Word | Annotated[list[Word], Field(min_length=1)]] = Field(min_length=1)
 
 
 class Expected(Record):
@@ -89,17 +95,29 @@ def tool_choice(sample: Sample) -> Iterator[str]:
         yield "gold.parallel needs two calls or more; write one as call"
     if not sample.tools:
         yield "no tools are offered; name a file of tools in suite.toml, or give the sample its own"
+    if not sample.prompt.strip():
+        yield "the prompt is empty; it is what the user asks"
+    for n, t in enumerate(sample.tools):
+        if not (isinstance(t.get("name"), str) and isinstance(t.get("parameters"), dict)):
+            yield f"tools[{n}] needs a name and parameters (a JSON schema)"
+            return
     known = {t["name"]: t["parameters"].get("properties", {}) for t in sample.tools}
+    names = [t["name"] for t in sample.tools]
+    yield from (f"two tools are named {name!r}" for name in known if names.count(name) > 1)
+    wrong = {t["name"] for t in sample.tools if t.get("distractor")}
     calls = [*gold.get("parallel", ()), *gold.get("alternatives", ()), *([gold["call"]] if "call" in gold else [])]
+    if any(call.get("alternatives") for call in gold.get("alternatives", ())):
+        yield "gold: an alternative has alternatives of its own; list them side by side"
     for call in map(Expected.model_validate, calls):
         for one in (call, *call.alternatives):
             if one.tool not in known:
                 yield f"gold names the tool {one.tool!r}, which is not offered; there are: {', '.join(known)}"
                 continue
-            strange = sorted(one.args.keys() - known[one.tool].keys())
-            yield from (
-                f"gold: {one.tool} has no argument {n!r}; it has: {', '.join(known[one.tool])}" for n in strange
-            )
+            if one.tool in wrong:
+                yield f"gold names {one.tool!r}, a distractor, which is never right"
+            takes = known[one.tool]
+            odd = sorted(one.args.keys() - takes.keys())
+            yield from (f"gold: {one.tool} has no argument {n!r}; it has: {', '.join(takes)}" for n in odd)
 
 
 def code_search(sample: Sample) -> Iterator[str]:

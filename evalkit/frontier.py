@@ -6,6 +6,7 @@ The worked row of every table: attempts A 0.04 USD (failed), A 0.06 (right), B 0
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,20 +97,29 @@ def told(tiers: pd.DataFrame, economy: pd.DataFrame) -> str:
         return lead
     r = priced.iloc[0]
     high = "no upper bound" if pd.isna(r["usd_high"]) else f"{r['usd_high']:.4f}"
-    cost = f"{r['usd_each']:.4f} USD (95 % CI {r['usd_low']:.4f} to {high})"
+    span = "no interval" if pd.isna(r["usd_low"]) else f"95 % CI {r['usd_low']:.4f} to {high}"
+    cost = f"{r['usd_each']:.4f} USD ({span})"
     return f"{lead} There a right answer is cheapest from {r['model']} with {r['condition']}: {cost}."
 
 
 def chains(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Clusters of several steps by arm: "whole", or the first step that broke; samples carry their step as a tag."""
+    """Clusters of several steps by arm: "whole", else the first step that broke or was not measured.
+
+    Samples carry their step as a tag; a step that is no number has no place.
+    """
     if "step" not in tidy:
         return pd.DataFrame()
-    mine = arms(tidy, metric).dropna(subset=["step", "value"])
+    mine = arms(tidy, metric).assign(step=pd.to_numeric(tidy["step"], errors="coerce")).dropna(subset=["step"])
     mine = mine[mine.groupby("cluster")["sample_id"].transform("nunique") > 1]
-    broken = mine[mine["value"] < 1].groupby(["cluster", "arm"], sort=False)["step"].min()
-    table = mine.groupby(["cluster", "arm"], sort=False)["step"].nunique().to_frame("steps")
-    ends = [f"breaks at step {broken[place]:g}" if place in broken.index else "whole" for place in table.index]
-    return table.assign(ends=ends)["ends"].unstack().rename_axis(columns=None).reset_index() if len(table) else table
+    means = mine.pivot_table(index=["cluster", "step"], columns="arm", values="value", sort=False, dropna=False)
+    table = {}
+    for cluster, steps in means.groupby(level="cluster", sort=False):
+        for arm in steps:
+            known = steps[arm].droplevel("cluster").sort_index()
+            first = next((n for n, value in known.items() if pd.isna(value) or value < 1), None)
+            how = "is missing" if first is not None and pd.isna(known[first]) else "breaks"
+            table[cluster, arm] = "whole" if first is None else f"{how} at step {first:g}"
+    return pd.Series(table).unstack().rename_axis("cluster").reset_index() if table else pd.DataFrame()
 
 
 Found = Sequence[tuple[Trace, Sample | None, dict[str, Verdict]]]
@@ -137,7 +147,7 @@ def items(tidy: pd.DataFrame, metric: str, found: Found = ()) -> pd.DataFrame:
         relation = float(np.corrcoef(known, rest)[0, 1]) if varied else None
         best = [str(name) for name in rest.sort_values(ascending=False, kind="stable").index[: (len(rest) + 1) // 2]]
         alike = set().union(*(ways.get((str(sample), name), set()) for name in best))
-        flagged = len(best) > 1 and len(alike) == 1 and not known[best].any()
+        flagged = len(best) > 1 and len(alike) == 1 and alike != {""} and not known[best].any()
         ends = "saturated" if known.min() == 1 else "floor" if known.max() == 0 else ""
         says = "flagged gold" if flagged else ends if len(known) > 1 else ""
         says = says or ("non-discriminating" if relation is not None and relation <= 0 else "")
@@ -216,14 +226,17 @@ def export(run_dirs: Sequence[Path], out: Path, metric: str = "correct", gate: f
         raise ValueError(f"no verdict {metric!r} of a model in {', '.join(p.name for p in run_dirs)}; run judge.ipynb")
     found = report.rows(run_dirs)
     name = name or max(trace.at for trace, _, _ in found)[:10]
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise ValueError(f"name {name!r}: write letters, digits, dot, dash and underscore")
     folder, file = out / "runs", out / "runs" / f"{name}.json"
     if file.exists():
         raise FileExistsError(f"{file} exists, and a snapshot is never overwritten; give this one a --name of its own")
     folder.mkdir(parents=True, exist_ok=True)
+    ranked = table.merge(tiers(tidy, metric)[["model", "condition", "tier"]], how="left")
     snapshot = {
         "name": name, "metric": metric, "gate": gate, "eval_version": EVAL_VERSION,
         "runs": [p.name for p in run_dirs], "suites": sorted({trace.suite for trace, _, _ in found}),
-        "arms": json.loads(table.merge(tiers(tidy, metric)[["model", "condition", "tier"]]).to_json(orient="records")),
+        "arms": json.loads(ranked.to_json(orient="records")),
         "controls": json.loads(report.rates(tidy[tidy["model"].isin(CONTROLS)], metric).to_json(orient="records")),
     }  # fmt: skip
     text = json.dumps(snapshot, indent=1, allow_nan=False, sort_keys=True)

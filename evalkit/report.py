@@ -245,7 +245,8 @@ def summary(tidy: pd.DataFrame, baseline: str, metric: str, made: dict[str, Any]
 def cost_per_correct(tidy: pd.DataFrame, metric: str) -> list[str]:
     """One line per model and condition: right of measured, what each right one cost in money and in time."""
     lines = []
-    mine = tidy[(tidy["metric"] == metric) & ~tidy["model"].isin(CONTROLS)].drop_duplicates(["run_id", "key"])
+    mine = tidy[(tidy["metric"] == metric) & (tidy["value"].notna() | tidy["failure"].notna())]
+    mine = mine[~mine["model"].isin(CONTROLS)].drop_duplicates(["run_id", "key"])
     for (model, condition), group in mine.groupby(["model", "condition"], sort=False):
         right, usd = float(group["value"].sum()), float(group["usd"].sum())
         paid, took = (stats.cost_per_correct(group[c], group["value"], group["cluster"]) for c in ("usd", "seconds"))

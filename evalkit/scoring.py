@@ -207,7 +207,7 @@ class Called(NamedTuple):
 
 
 def _called(call: dict[str, Any], known: dict[str, Any], unwrapped: list[str]) -> Called:
-    args = _filled(call.get("arguments"), {"type": "object"}, [])
+    args = _filled(call.get("arguments"), {"type": "object"}, unwrapped, "arguments")
     if not isinstance(args, dict):
         return Called(call["name"], None)
     return Called(call["name"], _filled(args, _schema(known.get(call["name"], {})), unwrapped), frozenset(args))
@@ -219,8 +219,9 @@ def _schema(tool: dict[str, Any]) -> dict[str, Any]:
 
 def _filled(value: Any, schema: dict[str, Any], unwrapped: list[str], name: str = "") -> Any:
     """A value with the schema's defaults for what it leaves out; text that holds the object asked for is unwrapped."""
-    kinds = schema.get("type")
-    if isinstance(value, str) and "object" in (kinds if isinstance(kinds, list) else [kinds]):
+    options = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    kinds = [kind for o in options for kind in (o["type"] if isinstance(o.get("type"), list) else [o.get("type")])]
+    if isinstance(value, str) and "object" in kinds:
         try:
             inner = json.loads(value)
         except (ValueError, RecursionError):
@@ -288,6 +289,8 @@ def tool_choice(sample: Sample, trace: Trace, suite: Suite | None = None) -> Val
     found = match_calls(sample.gold, calls, sample.tools, bool(suite and suite.settings.get("strict")))
     if trace.stop in ("truncated", "output_tokens"):
         return dict.fromkeys(n for n in found if n != "notes")
+    if "no_call" in sample.gold and (trace.stop == "refused" or not trace.answer.strip()):  # no call, and no words
+        found |= {"correct": 0, "tool_right": 0}
     return found
 
 

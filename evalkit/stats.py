@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import lru_cache
 from math import comb
 from typing import Any, NamedTuple
 
@@ -185,6 +186,7 @@ def efficient(cost: Any, quality: Any) -> Any:
     return ~beaten.any(axis=-1) & np.isfinite(mine[..., 0]) & np.isfinite(good[..., 0])
 
 
+@lru_cache(maxsize=8)
 def resamples(clusters: int, seed: int = 0) -> Any:
     """Bootstrap weights, one row a draw: how often each cluster is in it."""
     return np.random.default_rng(seed).multinomial(clusters, np.full(clusters, 1 / clusters), size=DRAWS)

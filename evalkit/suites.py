@@ -238,7 +238,8 @@ def read_samples(file: Path, kind: str, tools: Sequence[dict[str, Any]] = ()) ->
             seen.setdefault(sample.id.lower(), number)
             samples.append(sample)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-            faults = [f"not a sample: {reason(error)}"]
+            missing = f"the field {error} is missing" if isinstance(error, KeyError) else reason(error)
+            faults = [f"not a sample: {missing}"]
         problems += [f"{shown(file)}:{number}: {fault}" for fault in faults]
     return samples, problems or [f"{shown(file)} holds no sample; write one JSON object a line"] * (not samples)
 

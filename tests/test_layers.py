@@ -71,7 +71,9 @@ def test_the_conda_environment_lists_what_the_package_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     conda = yaml.safe_load((ROOT / "environment.yml").read_text("utf-8"))["dependencies"]
     (pip,) = (entry["pip"] for entry in conda if isinstance(entry, dict))
-    extras = chain.from_iterable(names for extra, names in project["optional-dependencies"].items() if extra != "chroma")
+    extras = chain.from_iterable(
+        names for extra, names in project["optional-dependencies"].items() if extra != "chroma"
+    )
     assert sorted(pip) == sorted([*project["dependencies"], *extras, "-e ."])
     assert f"python{project['requires-python']}" in conda
 

@@ -43,8 +43,8 @@ def test_export_prints_the_page_it_wrote(typed, home):
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["nowhere"], "no run nowhere in results/; run notebooks/run.ipynb with -p run_id nowhere"),
-        (["r", "nowhere", "gone"], "no run nowhere, gone in results/"),
+        (["nowhere"], "run.ipynb -p run_id nowhere"),
+        (["r", "nowhere", "gone"], "no run nowhere, gone;"),
         (["../r"], "run_id '../r': write letters, digits, dot, dash and underscore"),
         (["r", "--metric", "corect"], "no verdict 'corect' of a model in r; run judge.ipynb"),
         (["c"], "no verdict 'correct' of a model in c; run judge.ipynb"),
@@ -82,4 +82,4 @@ def test_the_module_runs_from_anywhere_and_hands_its_exit_code_on(tmp_path):
     words = [sys.executable, "-m", "evalkit", "export", "frontier", "no-such-run", "--out", "site"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("evalkit: no run no-such-run in results/") and not list(tmp_path.iterdir())
+    assert done.stderr.startswith("evalkit: results/ has no run no-such-run") and not list(tmp_path.iterdir())

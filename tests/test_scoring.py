@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalkit.records import Call, Citation, Failure, Sample, Step, Suite, Trace
-from evalkit.scoring import RULES, declined, denies, docs_qa, find_citations, owed, same_page, states, verdict
+from evalkit.scoring import (
+    RULES,
+    declined,
+    denies,
+    docs_qa,
+    find_citations,
+    owed,
+    same_page,
+    states,
+    tool_choice,
+    verdict,
+)
 
 DOCS = "https://fastify.dev/docs/latest"
 
@@ -395,7 +406,11 @@ LEASES = [{"name": "search", "parameters": {"type": "object", "properties": {"qu
 LEASE = {"call": {"tool": "search", "args": {"query": {"type": "keywords", "value": ["lease"]}}}}
 CHOICE = Sample(id="c", prompt="Find the leases.", tools=LEASES, gold=LEASE)
 SILENT = Sample(id="n", prompt="Thanks!", tools=LEASES, gold={"no_call": True})
-KINDS = {"docs_qa": FACT, "code_search": FACT, "tool_choice": CHOICE}  # a sample of its kind for every rule
+KINDS = {
+    "docs_qa": FACT,
+    "code_search": FACT,
+    "tool_choice": CHOICE,
+}  # a sample of its kind for every rule of the module
 
 
 def of(rule, sample, **settings):
@@ -409,7 +424,7 @@ def chose(*calls, stop="answered"):
     return Trace(key="k", suite="s", sample_id="c", steps=steps, stop=stop)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.__module__ == "evalkit.scoring"])
 def test_every_rule_gives_named_numbers_or_null_with_and_without_a_suite(name):
     for suite in (None, of(name, KINDS[name])):
         values = RULES[name](KINDS[name], Trace(key="k", stop="answered"), suite)
@@ -432,7 +447,14 @@ def test_the_choice_of_a_tool_is_judged_by_its_calls():
         "notes": {"shown": 0}}  # fmt: skip
     assert (choice(wrong)["correct"], choice(wrong)["distractor"]) == (0, 1)
     assert (choice(broken)["correct"], choice(broken)["malformed"]) == (0, 1)
-    assert [choice(sample=SILENT)["correct"], choice(right, sample=SILENT)["correct"], choice()["correct"]] == [1, 0, 0]
+    assert [choice(right, sample=SILENT)["correct"], choice()["correct"]] == [0, 0]
+
+
+def test_where_no_call_is_right_words_are_and_silence_and_refusal_are_not():
+    said = Trace(key="k", answer="No tool is needed.", stop="answered")
+    assert tool_choice(SILENT, said)["correct"] == 1
+    assert tool_choice(SILENT, said.model_copy(update={"answer": " "}))["correct"] == 0
+    assert tool_choice(SILENT, said.model_copy(update={"stop": "refused"}))["tool_right"] == 0
 
 
 def test_strict_is_a_setting_of_the_suite():

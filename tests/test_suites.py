@@ -311,12 +311,14 @@ def test_a_choice_that_cannot_be_judged_is_named_with_file_and_line(choices, gol
 @pytest.mark.parametrize(
     ("entry", "fault"),
     [
-        ({}, "history entry 1: write text, or an object of text and calls, not []"),
-        ({"role": "assistant", "content": "Hi"}, "history entry 1: write text, or an object of text and calls"),
-        ({"text": "Hi", "call": {}}, "history entry 1"),
-        (7, "history.1"),
-        (["Hi"], "history.1"),
-        (None, "history.1"),
+        ({}, "history[1] is {}; write text, or an object of text and calls"),
+        ({"role": "assistant", "content": "Hi"}, "history[1] is"),
+        ({"text": "Hi", "call": {}}, "history[1] is"),
+        (7, "history[1] is 7"),
+        (["Hi"], "history[1] is"),
+        (None, "history[1] is null"),
+        ({"calls": [{"name": "search", "args": {}, "result": ""}]}, "history[1].calls[0] needs name, arguments"),
+        ({"calls": [{"name": "search", "arguments": "{}", "result": ""}]}, "history[1].calls[0] needs name, arguments"),
         ({"text": 7}, "text"),
         ({"calls": [{"name": "search", "arguments": {}}]}, "result"),
         ({"calls": [{"name": "search", "arguments": {}, "result": {"n": 1}}]}, "result"),
@@ -339,7 +341,10 @@ def test_tools_that_cannot_be_read_are_named_with_the_file(choices, tools):
 @pytest.mark.parametrize("tools", [[{"name": "search"}], {"name": "search"}, [OFFERED[0], {"parameters": {}}]])
 def test_tools_of_a_wrong_shape_are_refused_for_every_sample(choices, tools):
     said = refusal(choices({}, {}, tools=tools)).split("\n")
-    assert [re.search(r"samples\.jsonl:(\d): not a sample", line)[1] for line in said] == ["1", "2"]
+    assert [re.search(r"samples\.jsonl:(\d): (?:not a sample|tools\[\d\] needs)", line)[1] for line in said] == [
+        "1",
+        "2",
+    ]
 
 
 def test_without_tools_a_choice_is_refused_and_a_sample_may_bring_its_own(choices):
