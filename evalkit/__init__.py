@@ -30,7 +30,8 @@ and from those rows to an interval in a notebook. Read the modules in this order
     frontier     cost per correct, who is efficient, tiers, which samples tell apart; the snapshot page
     profile      what a judge prefers, how consistent it is, position and length; profile.md
     browse       the trace browser; static where there is no kernel
-    __main__     python -m evalkit: corpus, export
+    scaffold     a new suite from templates/, verified; what stands between one and publication; missions
+    __main__     python -m evalkit: list show start doctor new evaluate challenge corpus export
 """
 
 from .agent import run

@@ -100,7 +100,7 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
         samples, faults, world = drawn_samples(folder, spec)
     else:
         samples, faults = read_samples(file, spec.get("kind", ""), own)
-    there = sorted({*TOOLS, *(t["name"] for sample in samples for t in sample.tools)})
+    there = sorted({*TOOLS, *(str(t.get("name")) for sample in samples for t in sample.tools)})
     known = {"name", "instructions", "tools", "network", "legs", "specialists"}
     for number, row in enumerate(spec.get("conditions", []), 1):
         odd = sorted(row.keys() - known)
