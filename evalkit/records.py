@@ -183,6 +183,7 @@ class Suite(Record):
     settings: dict[str, Any] = Field(default_factory=dict)
     rules: tuple[str, ...] = ()
     texts: Callable[[], Mapping[str, str]] = Field(dict, exclude=True, repr=False)  # its corpus: {page or file: text}
+    world: Any = Field(None, exclude=True, repr=False)  # the module of a scenario suite
     sha: str = ""  # sha256 of samples.jsonl
     frozen: bool = True  # is that the sha suite.toml names?
 

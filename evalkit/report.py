@@ -24,7 +24,7 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
     Its `usd` is what its place has cost, rows that were superseded included.
     """
     found: list[tuple[Trace, Sample | None, dict[str, Verdict]]] = []
-    samples: dict[str, dict[str, Sample]] = {}
+    samples: dict[tuple[str, str], dict[str, Sample]] = {}
     for run_dir in dict.fromkeys([run_dirs] if isinstance(run_dirs, PathLike) else run_dirs):
         verdicts: dict[str, dict[str, Verdict]] = {}
         for verdict in latest(grid.read(Path(run_dir) / "verdicts.jsonl")[0]):
@@ -35,12 +35,13 @@ def rows(run_dirs: Iterable[PathLike] | PathLike) -> list[tuple[Trace, Sample | 
         for row in written:
             spent[row.slot] += row.usd
         for trace in (row.model_copy(update={"usd": spent[row.slot]}) for row in latest(written)):
-            if trace.suite not in samples:
+            place = str(run_dir), trace.suite
+            if place not in samples:
                 try:
-                    samples[trace.suite] = {s.id: s for s in load_suite(suite_path(Path(run_dir), trace.suite)).samples}
+                    samples[place] = {s.id: s for s in load_suite(suite_path(Path(run_dir), trace.suite)).samples}
                 except SuiteError:  # the rows outlive the suite's folder; clusters and tags are then unknown
-                    samples[trace.suite] = {}
-            found.append((trace, samples[trace.suite].get(trace.sample_id), verdicts.get(trace.key, {})))
+                    samples[place] = {}
+            found.append((trace, samples[place].get(trace.sample_id), verdicts.get(trace.key, {})))
     last = {name: i for i, name in enumerate(CONTROLS, 1)}
     return sorted(
         found, key=lambda r: (last.get(r[0].model, 0), r[0].model, r[0].sample_id, r[0].condition, r[0].repeat)
@@ -116,10 +117,11 @@ def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
         why = trace.failure.kind if trace.failure else None
         metrics = []
         for by, verdict in said.items():
-            fault = f"judge: {verdict.failure.kind}" if verdict.failure else why
+            fault = f"{verdict.failure.where}: {verdict.failure.kind}" if verdict.failure else why
             if not fault and all(v is None for v in verdict.values.values()):  # a rule that nothing can be said by
                 fault = trace.stop
-            metrics += [(by, m, v, fault) for m, v in verdict.values.items()]
+            values = verdict.values or {m: None for suite, who, m in sorted(known) if (suite, who) == (trace.suite, by)}
+            metrics += [(by, m, v, fault) for m, v in values.items()]
         if trace.failure:
             metrics = [(by, m, None, why) for suite, by, m in sorted(known) if suite == trace.suite]
             metrics = metrics or [("", "correct", None, why)]  # a suite of which nothing was measured

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from .citations import find_citations as find_citations
 from .citations import host, overlap, resolve, same_page, shown, without_places
-from .records import Citation, Sample, Suite, Trace, Verdict, key
+from .records import Citation, Failure, Sample, Suite, Trace, Verdict, key
 
 Values = dict[str, Any]  # {metric: number or null}, and under "notes" named facts
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)")
@@ -97,6 +97,9 @@ def denies(text: str, question: str = "") -> bool:
     plain = prose(QUOTED.sub(lambda m: m.group()[1:-1] if " " not in m.group() else "thing", text))
     for name in sorted({a.strip("`").lower() for a in asked}, key=len, reverse=True):
         plain = plain.replace(name, "thing")
+    plain = re.sub(
+        r"\b(?:not|n't|false|untrue|wrong) (?:true |the case |to say )?that\b[^.;\n]*", "…", plain
+    )  # denied denials
     return bool(PHRASES["denies"].search(plain))
 
 
@@ -230,7 +233,7 @@ def _filled(value: Any, schema: dict[str, Any], unwrapped: list[str], name: str 
             unwrapped.append(name)
             value = inner
     if isinstance(value, dict):
-        parts = schema.get("properties") or {}
+        parts = {n: p for n, p in (schema.get("properties") or {}).items() if isinstance(p, dict)}
         lower = {n.casefold() for n in value}
         given = {n: _filled(v, parts.get(n, {}), unwrapped, n) for n, v in value.items()}
         return {n: p["default"] for n, p in parts.items() if "default" in p and n.casefold() not in lower} | given
@@ -244,7 +247,9 @@ def _fit(want: dict[str, Any], call: Called, known: dict[str, Any], strict: bool
     args, listed = call.args, want.get("args", {})
     if args is None or (strict and call.written - listed.keys()):
         return 1
-    parts = _schema(known.get(call.name, {})).get("properties") or {}
+    parts = {
+        n: p for n, p in (_schema(known.get(call.name, {})).get("properties") or {}).items() if isinstance(p, dict)
+    }
     return 1 + all(n in args and _matches(rule, args[n], parts.get(n, {})) for n, rule in listed.items())
 
 
@@ -352,6 +357,10 @@ def owed(suite: Suite, traces: Sequence[Trace]) -> dict[str, tuple[str, Sample, 
 def verdict(k: str, cell: tuple[str, Sample, Trace, Suite]) -> Verdict:
     """Apply one rule to one trace."""
     rule, sample, trace, suite = cell
-    values = RULES[rule](sample, trace, suite)
+    known: dict[str, Any] = {"key": k, "of": (trace.key,), "by": f"rule:{rule}"}
+    try:
+        values = RULES[rule](sample, trace, suite)
+    except Exception as error:  # a rule that fails says nothing, and ends nothing
+        return Verdict(**known, failure=Failure(where="scorer", kind=type(error).__name__, detail=str(error)[:300]))
     notes = values.pop("notes", {})
-    return Verdict(key=k, of=(trace.key,), by=f"rule:{rule}", values=values, notes=notes)
+    return Verdict(**known, values=values, notes=notes)

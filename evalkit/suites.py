@@ -37,9 +37,13 @@ def pages(name: str) -> Pages:
     return Pages(corpus.freeze(name))
 
 
-@cache
 def source(name: str) -> code.Code:
-    """The files of a corpus of code, loaded once a process."""
+    """The files of a corpus of code, loaded once a process, and again when they have changed."""
+    return _source(name, hash_of(name))
+
+
+@cache
+def _source(name: str, sha: str) -> code.Code:
     return code.Code(name)
 
 
@@ -85,7 +89,14 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
     no_rule = [rule for rule in listed if rule not in RULES]
     problems += [f"{shown(config)}: rules is text; write a list"] * (not isinstance(rules, list))
     problems += [f"{shown(config)}: no rule {rule!r}; known: {', '.join(RULES)}" for rule in no_rule]
-    problems += [f"{shown(config)}: no {k}; a suite needs it" for k in ("kind", "conditions") if not spec.get(k)]
+    strange = [rule for rule in listed if rule in RULES and rule != spec.get("kind")]
+    problems += [f"{shown(config)}: the rule {rule!r} is for suites of kind {rule!r}" for rule in strange]
+    sizes = {n: spec.get("settings", {}).get(n, 1) for n in ("page_limit", "search_limit")}
+    bad = [n for n, v in sizes.items() if not isinstance(v, int) or v < 1]
+    problems += [f"{shown(config)}: settings.{n} is {sizes[n]!r}; write characters, 1 or more" for n in bad]
+    problems += [
+        f"{shown(config)}: no {k}; a suite needs it" for k in ("kind", "conditions", "rules") if not spec.get(k)
+    ]
     if spec.get("kind") and spec["kind"] not in CHECKS:
         problems.append(f"{shown(config)}: kind {spec['kind']!r} is unknown; known: {', '.join(CHECKS)}")
     names = [row.get("name") for row in spec.get("conditions", [])]
@@ -105,7 +116,11 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
     for number, row in enumerate(spec.get("conditions", []), 1):
         odd = sorted(row.keys() - known)
         problems += [f"{shown(config)}: condition {number}: unknown key {k!r}; known: {', '.join(known)}" for k in odd]
-        problems += [f"{shown(config)}: condition {number} has no name"] * ("name" not in row)
+        problems += [f"{shown(config)}: condition {number} has no name"] * (not row.get("name"))
+        legs = row.get("legs", ["bm25"])
+        if not isinstance(legs, list) or not legs or set(map(str, legs)) - set(code.LEGS):
+            some = ", ".join(code.LEGS)
+            problems.append(f"{shown(config)}: condition {number}: legs is {legs!r}; write a list of some of {some}")
         odd = [tool for tool in row.get("tools", []) if tool not in there]
         problems += [f"{shown(config)}: condition {number}: no tool {t!r}; known: {', '.join(there)}" for t in odd]
     try:
@@ -118,12 +133,12 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
     sha = hashlib.sha256(worlds.written(samples) if world else file.read_bytes()).hexdigest()
     if world:
         spec["system"] = world.SYSTEM
-        state = (folder / "world.py").read_text("utf-8"), inspect.getsource(worlds), inspect.getsource(scenarios)
+        state = worlds.content(folder), inspect.getsource(worlds), inspect.getsource(scenarios)
         spec["settings"] = spec.get("settings", {}) | {"world": key(*state)}
     return Suite(
         name=folder.resolve().name, kind=spec["kind"], path=folder, samples=tuple(samples),
         system=spec.get("system", "").strip(),
-        conditions=tuple(_condition(row, spec, Web(allow_hosts)) for row in spec["conditions"]),
+        conditions=tuple(_condition(row, spec, Web(allow_hosts), world) for row in spec["conditions"]), world=world,
         corpus=spec.get("corpus", ""),
         texts=lambda: corpus_texts(spec.get("corpus", "")),
         corpus_sha=corpus_sha, settings=spec.get("settings", {}), rules=tuple(spec.get("rules", [])),
@@ -148,15 +163,14 @@ def corpus_texts(name: str) -> Mapping[str, str]:
     return {} if not name else source(name).text if is_code(name) else pages(name).text
 
 
-def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web) -> Condition:
+def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web, world: Any = None) -> Condition:
     """One arm; its tools are bound to the corpus when a cell asks for them, so that loading needs no network."""
 
-    world = spec["settings"]["world"] if spec["kind"] == "scenario" else ""
     specialists = row.get("specialists", {})
 
     def tools(sample: Sample) -> tuple[Tool, ...]:
         if world:
-            return worlds.toolbox(sample, specialists)
+            return worlds.toolbox(sample, specialists, world)
         limits = spec.get("settings", {})
         if sample.tools:
             return offered(sample, row.get("tools", ()), limits.get("seed", 0))
@@ -171,12 +185,17 @@ def _condition(row: dict[str, Any], spec: dict[str, Any], web: Web) -> Condition
         return tuple(have[name] for name in row.get("tools", []))
 
     indexed = {n: spec["settings"][n] for n in ("embedder", "store") if n in spec.get("settings", {})}
-    settings = {"legs": row.get("legs", list(code.LEGS)), **indexed} if "search_code" in row.get("tools", []) else {}
-    settings |= {"world": world} | ({"specialists": specialists} if specialists else {}) if world else {}
+    settings: dict[str, Any] = {}
+    if "search_code" in row.get("tools", []):
+        from .search.index import VERSION
+
+        settings = {"legs": row.get("legs", list(code.LEGS)), "index": VERSION, **indexed}
+    if world:
+        settings = {"world": spec["settings"]["world"]} | ({"specialists": specialists} if specialists else {})
     return Condition(name=row["name"], instructions=row.get("instructions", "").strip(), tools=tools,
                      budget=Budget(**spec.get("budget", {})), system=spec.get("system", "").strip(),
                      network=row.get("network", False), settings=settings,
-                     **({"brief": worlds.brief} if world else {}))  # fmt: skip
+                     **({"brief": lambda sample: worlds.brief(sample, world)} if world else {}))  # fmt: skip
 
 
 def drawn_samples(folder: Path, spec: dict[str, Any]) -> tuple[list[Sample], list[str], Any]:
@@ -191,7 +210,7 @@ def drawn_samples(folder: Path, spec: dict[str, Any]) -> tuple[list[Sample], lis
     try:
         world = worlds.load_world(folder)
         samples = worlds.samples(world, seed, count)
-    except Exception as error:  # the suite's own code
+    except (Exception, SystemExit) as error:  # the suite's own code
         return [], [f"{shown(folder / 'world.py')}: {type(error).__name__}: {reason(error)[:300]}"], None
     have = {t.name for t in world.tools(samples[0].gold["record"], worlds.Ledger())}
     wanted = {n for row in spec.get("conditions", []) for names in row.get("specialists", {}).values() for n in names}

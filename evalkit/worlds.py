@@ -27,7 +27,7 @@ from . import agent
 from .models import Model
 from .receipts import Case
 from .receipts import scenario as decided
-from .records import ROOT, Budget, Condition, Sample, Suite, Trace
+from .records import ROOT, Budget, Condition, Sample, Suite, Trace, key
 from .scenarios import FAMILIES, Contract, Ledger, fidelity, score
 from .scoring import RULES, Values
 from .tools import Delegated, Tool, ToolError
@@ -36,7 +36,7 @@ ARCHETYPES = ("ready", "one_missing", "transfer_trap", "conjunctive_gate", "noti
               "outside_scope", "authority_trap")  # fmt: skip
 SPECIALIST = "You are a specialist. Do what the brief asks with your tools, and answer with what you found, no more."
 NEEDS = ("FAMILY", "SYSTEM", "PHRASES", "record", "gold", "prompt", "tools", "gap")
-WORLDS: dict[str, ModuleType] = {}  # those loaded, by the name of their folder
+_loaded: dict[tuple[Path, str], ModuleType] = {}  # by folder and what it holds
 Calls = list[tuple[str, dict[str, Any]]]  # tool and arguments
 T = TypeVar("T")
 
@@ -59,6 +59,9 @@ def drawn(rng: random.Random, items: Sequence[T]) -> T:
 def load_world(path: str | Path) -> ModuleType:
     """The world of a suite's folder, or of the suite of that name in data/; raises ValueError. Its code is run."""
     folder = Path(path) if (Path(path) / "world.py").exists() else ROOT / "data" / path
+    place = folder.resolve(), content(folder)
+    if place in _loaded:
+        return _loaded[place]
     spec = importlib.util.spec_from_file_location(folder.resolve().name, folder / "world.py")
     assert spec and spec.loader
     world = importlib.util.module_from_spec(spec)
@@ -67,8 +70,13 @@ def load_world(path: str | Path) -> ModuleType:
         raise ValueError(f"{folder / 'world.py'}: no {', '.join(lacks)}; a world defines {', '.join(NEEDS)}")
     if world.FAMILY not in FAMILIES:
         raise ValueError(f"{folder / 'world.py'}: no family {world.FAMILY!r}; known: {', '.join(FAMILIES)}")
-    WORLDS[world.__name__] = world
-    return world
+    return _loaded.setdefault(place, world)
+
+
+def content(folder: Path) -> str:
+    """The hash of all that a world may read: every file of its folder but prose, suite.toml and missions.toml."""
+    parts = sorted(p for p in folder.iterdir() if p.is_file() and p.suffix not in (".md", ".pyc"))
+    return key(*((p.name, p.read_bytes().hex()) for p in parts if p.name not in ("suite.toml", "missions.toml")))
 
 
 def samples(world: ModuleType, seed: int, count: int) -> list[Sample]:
@@ -95,17 +103,15 @@ def written(made: Sequence[Sample]) -> bytes:
     return "".join(row + "\n" for row in rows).encode()
 
 
-def _world(sample: Sample) -> ModuleType:
-    return WORLDS.get(sample.gold["world"]) or load_world(sample.gold["world"])
-
-
-def toolbox(sample: Sample, specialists: Mapping[str, Sequence[str]] | None = None) -> Toolbox:
+def toolbox(
+    sample: Sample, specialists: Mapping[str, Sequence[str]] | None = None, world: ModuleType | None = None
+) -> Toolbox:
     """Condition.tools of a scenario suite: the world's tools over a fresh ledger.
 
     With `specialists` ({name: its tools}) the agent is an orchestrator: those tools are theirs, and it has `delegate`.
     """
     ledger = Ledger()
-    tools = _world(sample).tools(sample.gold["record"], ledger)
+    tools = (world or load_world(sample.gold["world"])).tools(sample.gold["record"], ledger)
     theirs = {name for names in (specialists or {}).values() for name in names}
     box = Toolbox(t for t in tools if t.name not in theirs)
     if specialists:
@@ -134,9 +140,9 @@ def delegate(specialists: Mapping[str, tuple[Tool, ...]], model: Callable[[], Mo
     return strict("delegate", about, ask, {"specialist": str, "brief": str})
 
 
-def brief(sample: Sample) -> str:
+def brief(sample: Sample, world: ModuleType | None = None) -> str:
     """What an agent without the world's tools is told: the prompt, what the reading tools say, and the outcomes."""
-    tools = toolbox(sample)
+    tools = toolbox(sample, world=world)
     told = [f"{t.name}: {t.run()}" for t in tools if t.run and not t.schema.get("properties")]
     acts: list[str] = next((t.schema["properties"]["action"]["enum"] for t in tools if t.name == "take_action"), [])
     return "\n\n".join([sample.prompt, *told, f"Outcomes: {', '.join(acts)}."])
@@ -147,7 +153,7 @@ def scenario(sample: Sample, trace: Trace, suite: Suite | None = None) -> Values
 
     An agent of somebody else's has no ledger: what it says it did is scored by the four fields of receipts.
     """
-    world = _world(sample)
+    world = (suite and suite.world) or load_world(sample.gold["world"])
     if trace.ledger is None and isinstance(trace.submission, dict) and "actions_executed" in trace.submission:
         contract = world.gold(sample.gold["record"])
         case = Case(id=sample.id, input=None, expected_outcome=contract.outcome, forbidden_actions=contract.forbidden)
