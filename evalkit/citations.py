@@ -96,7 +96,7 @@ def resolve(path: str, files: Mapping[str, str]) -> str:
         same = [name for name in files if name.rpartition("/")[2] == path]
         return same[0] if len(same) == 1 else ""
     absolute = re.match(r"/|[A-Za-z]:/|package/|(?:\.\./)*node_modules/", path)
-    parts = path.split("/")
+    parts = path.split("/")[-40:]
     tails = ("/".join(parts[i:]) for i in range(1, len(parts))) if absolute else ()
     return next((tail for tail in tails if tail in files), "")
 
@@ -113,6 +113,11 @@ def host(url: str) -> str:
         return (urlsplit(url.strip()).hostname or "").removeprefix("www.")
     except ValueError:  # http://[ and the like
         return ""
+
+
+def line_count(text: str) -> int:
+    """The lines of a file, a last one without its newline included."""
+    return text.removesuffix("\n").count("\n") + 1
 
 
 def overlap(a: Citation, b: Citation) -> bool:

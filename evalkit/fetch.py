@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 from filelock import FileLock
@@ -48,7 +49,7 @@ def fetch(name: str) -> Path:
     row = entry(name)
     kind, _, spec = row["source"].partition(":")
     path = cache() / (re.sub(r"[^\w.@=-]", "_", spec) + ".package")
-    with FileLock(f"{path}.lock"):
+    with nullcontext() if path.exists() else FileLock(f"{path}.lock"):  # a cache that is only read needs no lock
         if not path.exists():
             with tempfile.TemporaryDirectory(dir=cache()) as folder:
                 pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *row.get("pip", "").split()]

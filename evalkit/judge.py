@@ -17,9 +17,10 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from .citations import resolve
+from .citations import find_citations, line_count, overlap, resolve
+from .fetch import CorpusError
 from .models import Model, Prompt, ProviderError, cost
-from .records import CONTROLS, Failure, Sample, Suite, Trace, Usage, Verdict, key
+from .records import CONTROLS, Citation, Failure, Sample, Suite, Trace, Usage, Verdict, key
 
 PROMPTS = Path(__file__).parent / "prompts"
 PASS = 4  # of 5
@@ -30,6 +31,7 @@ STAGES = {
     "code_search": ("ground", "prefer", "agree"),
 }  # what a judge is asked, by kind of suite
 Score = Annotated[int, Field(ge=0, le=5, strict=True)]
+Reason = Annotated[str, BeforeValidator(lambda text: text or "")]
 LABELS = {"1": "1", "2": "2", "a": "1", "b": "2", "answer 1": "1", "answer 2": "2", "tie": "tie"}
 Work = Callable[[str, Any], Verdict]
 R = TypeVar("R", bound=BaseModel)
@@ -41,7 +43,7 @@ class Grade(BaseModel):
     correctness: int = Field(ge=1, le=5, strict=True)
     key_fact_match: bool | None = Field(None, strict=True)
     hallucinated_specifics: bool | None = Field(None, strict=True)
-    reason: str = ""
+    reason: Reason = ""
 
 
 class Ground(BaseModel):
@@ -52,22 +54,22 @@ class Ground(BaseModel):
     ungrounded_claims: list[str] = Field(default_factory=list)
     hallucinated_paths: list[str] = Field(default_factory=list)
     unsupported_ranges: list[str] = Field(default_factory=list)
-    reason: str = ""
+    reason: Reason = ""
 
 
 class Prefer(BaseModel):
     """What one round of stage `prefer` returns; a label that is none of the three is invalid, not a tie."""
 
     winner: Annotated[Literal["1", "2", "tie"], BeforeValidator(lambda label: LABELS.get(str(label).strip().lower()))]
-    confidence: Literal["high", "medium", "low"] = "medium"
-    reason: str = ""
+    confidence: Annotated[Literal["high", "medium", "low"], BeforeValidator(lambda c: str(c).lower())] = "medium"
+    reason: Reason = ""
 
 
 class Agree(BaseModel):
     """What stage `agree` returns of two answers."""
 
     agreement: float = Field(ge=0, le=1, allow_inf_nan=False, strict=True)
-    reason: str = ""
+    reason: Reason = ""
 
 
 def schema(kind: type[BaseModel]) -> dict[str, Any]:
@@ -91,7 +93,8 @@ def fill_prompt(name: str, values: Mapping[str, str]) -> str:
     """
     template = (PROMPTS / f"{name}.md").read_text("utf-8")
     fences = "|".join(re.findall(r"^<(\w+)>$", template, re.M))
-    fence = re.compile(rf"<(\s*/?\s*(?:{fences})\s*)>", re.I)
+    space = r"[\s\u200b-\u200f\u2060\ufeff]*"
+    fence = re.compile(rf"<({space}/?{space}(?:{fences})\b[^<>]{{0,80}})>", re.I)
     safe = {k: fence.sub(r"‹\1›", v) if fences else v for k, v in values.items()}
     return re.sub(r"\{([a-z_]+)\}", lambda match: safe[match[1]], template)
 
@@ -156,6 +159,9 @@ def ask(judge: Model, stage: str, kind: type[BaseModel], values: Mapping[str, st
         except ValueError as error:
             what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             failure = Failure(where="judge", kind="unreadable", detail=f"{what}: {reply.text[:500]}")
+        except Exception as error:  # a fault of ours must not end the judging, nor lose what was paid
+            failure = Failure(where="judge", kind=type(error).__name__, detail=str(error)[:300])
+            break
     seconds = time.monotonic() - started - waited
     return Asked(said, failure, {"served": served, "usage": usage, "usd": usd, "seconds": seconds, "notes": notes})
 
@@ -244,10 +250,8 @@ def grounding(judge: Model, suite: Suite) -> Work:
         if said:
             paths, ranges = reconciled(said, files)
             spent["notes"] |= {"claims": said.ungrounded_claims, "paths": paths, "ranges": ranges}
-            cited = [c for c in trace.citations if c.path]
-            bad = [c for c in cited if c.path in paths or any(names(r, c.path, c.start) for r in ranges)]
             values = {"grounding": float(said.grounding), "faithfulness": float(said.faithfulness),
-                      "supports": 1 - len(bad) / len(cited) if cited else None}  # fmt: skip
+                       "supports": backed(trace, paths, ranges, files)}  # fmt: skip
         return Verdict(**known, values=values, why=said.reason[:400] if said else "", failure=failure, **spent)
 
     return ground
@@ -259,7 +263,7 @@ def snippets(trace: Trace, files: Mapping[str, str], room: int) -> str:
     cited = [c for c in trace.citations if c.path]
     for c in cited:
         path, head = resolve(c.path, files), f"{c.path}:{c.start}-{c.end}"
-        lines = files[path].split("\n") if path else []
+        lines = files[path].removesuffix("\n").split("\n") if path else []
         if not path or not 1 <= c.start <= c.end <= len(lines):
             parts.append(f"{head}: " + ("the file has no such lines" if path else "there is no such file"))
             continue
@@ -271,25 +275,37 @@ def snippets(trace: Trace, files: Mapping[str, str], room: int) -> str:
             near -= drop == 0
             shown.pop(drop)
         parts.append(f"{head}\n" + "\n".join(shown)[:share])
-    return "\n\n".join(parts)
+    return "\n\n".join(parts)[: 2 * room]
 
 
 def reconciled(said: Ground, files: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """(paths that do not exist, ranges without support): a path the judge misses that is there is a range, and back."""
-    split = [(claim, re.sub(r"[:#(\s].*$", "", claim.strip("`'\" ").replace("\\", "/"))) for claim in
-             (*said.hallucinated_paths, *said.unsupported_ranges)]  # fmt: skip
+    split = [(claim, bare(claim)) for claim in (*said.hallucinated_paths, *said.unsupported_ranges)]
     there = [bool(resolve(path, files)) for _, path in split]
     paths = [path for (_, path), is_there in zip(split, there, strict=True) if not is_there]
     ranges = [claim for (claim, _), is_there in zip(split, there, strict=True) if is_there]
     return list(dict.fromkeys(paths)), list(dict.fromkeys(ranges))
 
 
-def names(claim: str, path: str, line: int) -> bool:
-    """Does `path:start-end` name this line of this file? A path alone names all of it."""
-    found = re.match(r"[`'\" ]*(?:\./)?(.+?)(?:[:#]L?(\d+)(?:\D+(\d+))?)?\D*$", claim)
-    if not found or found[1] != path:
-        return False
-    return found[2] is None or int(found[2]) <= line <= int(found[3] or found[2])
+def backed(trace: Trace, paths: Sequence[str], ranges: Sequence[str], files: Mapping[str, str]) -> float | None:
+    """The share of cited places that are there and that the judge found to show what they are cited for."""
+    cited = [c for c in trace.citations if c.path]
+    named = [place for claim in ranges for place in find_citations(claim) if place.path]
+    flagged = [place.model_copy(update={"path": resolve(place.path, files)}) for place in named]
+    whole = {resolve(bare(claim), files) for claim in ranges if not find_citations(claim)}
+    lost = {bare(path) for path in paths}
+
+    def holds(c: Citation) -> bool:
+        place = c.model_copy(update={"path": resolve(c.path, files)})
+        there = bool(place.path) and 1 <= c.start <= c.end <= line_count(files[place.path])
+        return there and place.path not in whole | lost and not any(overlap(place, f) for f in flagged)
+
+    return sum(map(holds, cited)) / len(cited) if cited else None
+
+
+def bare(claim: str) -> str:
+    """The path of a claim such as ./lib/a.js:1-3 or `lib/a.js` (lines 1-3)."""
+    return re.sub(r"[:#(\s].*$", "", re.sub(r"^(?:\./)+", "", claim.strip("`'\" ").replace("\\", "/"))).strip("`'\"")
 
 
 def preferring(judge: Model) -> Work:
@@ -371,8 +387,11 @@ def agreeing(judge: Model) -> Work:
             if said is None:
                 break
             scores.append(said.agreement)
-        mean = sum(scores) / len(scores) if scores and not failure else None
-        similar = [similarity(a, b) for a, b in rest]
+        try:
+            similar = [similarity(a, b) for a, b in rest]
+        except CorpusError as error:  # what the judge said is kept
+            similar, failure = [], failure or Failure(where="judge", kind="embedder", detail=str(error)[:300])
+        mean = sum(scores) / len(scores) if scores and len(scores) == len(read_by_judge) else None
         values = {"agreement": mean, "similarity": sum(similar) / len(similar) if similar else None}
         return Verdict(**known, values=values, failure=failure, **total)
 

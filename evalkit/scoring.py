@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .citations import find_citations as find_citations
-from .citations import host, overlap, resolve, same_page, shown, without_places
+from .citations import host, line_count, overlap, resolve, same_page, shown, without_places
 from .records import Citation, Failure, Sample, Suite, Trace, Verdict, key
 
 Values = dict[str, Any]  # {metric: number or null}, and under "notes" named facts
@@ -306,7 +306,7 @@ def code_search(sample: Sample, trace: Trace, suite: Suite | None = None) -> Val
     body = without_places(without_sources(trace.answer))
     right = denies(body, sample.prompt) if trap else states(body, gold["key_fact"])
     cited = [c.model_copy(update={"path": resolve(c.path, files)}) for c in trace.citations if c.path]
-    valid = [c for c in cited if c.path and 1 <= c.start <= c.end <= files[c.path].removesuffix("\n").count("\n") + 1]
+    valid = [c for c in cited if c.path and 1 <= c.start <= c.end <= line_count(files[c.path])]
     seen = [shown(step) for step in trace.steps]
     wanted = [Citation(path=p["path"], start=p["start"], end=p["end"]) for p in gold.get("citations", ())]
     recalled = [any(overlap(place, c) for c in valid) for place in wanted]

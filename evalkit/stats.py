@@ -68,6 +68,8 @@ def newcombe(a: int, b: int, c: int, d: int) -> tuple[float, float, float]:
     a: both right, b: only the first, c: only the second, d: neither.
     """
     n = a + b + c + d
+    if min(a, b, c, d) < 0:
+        raise ValueError(f"counts {a}, {b}, {c}, {d}: none may be below 0")
     if n == 0:
         raise ValueError("no pairs")
     p1, p2 = (a + b) / n, (a + c) / n
@@ -90,6 +92,8 @@ def paired_gap(
     Expanded percentile bootstrap over clusters (Hesterberg 2015). Where it is degenerate Newcombe's interval serves
     independent 0/1 values that all differ alike, and the range of the values all else. ValueError without overlap.
     """
+    if a == b:
+        raise ValueError(f"{a!r} against itself is no comparison")
     rows = frame[(frame["metric"] == metric) & frame[by].isin([a, b])].dropna(subset=["value"])
     wide = rows.pivot_table(index=["sample_id", cluster], columns=by, values="value", aggfunc="mean")
     wide = wide.reindex(columns=[a, b])
@@ -160,6 +164,8 @@ def cost_per_correct(cost: Any, correct: Any, cluster: Any, seed: int = 0) -> Es
     cost, correct = np.asarray(cost, float), np.asarray(correct, float)
     if not len(cost) == len(correct) == len(cluster):
         raise ValueError(f"{len(cost)} costs, {len(correct)} results, {len(cluster)} clusters; they must be alike")
+    if not np.isfinite(cost).all() or (cost < 0).any():
+        raise ValueError("a cost is missing or below 0")
     total, right = float(cost.sum()), float(np.nansum(correct))
     if not right:
         return Estimate(None, None, None, "none right")
@@ -232,9 +238,7 @@ def mcnemar(b: int, c: int) -> tuple[float, float]:
 
 def holm(p: Any) -> list[float]:
     """Holm's adjusted p values, for claims (statsmodels)."""
-    from statsmodels.stats.multitest import multipletests
-
-    return [float(x) for x in multipletests(list(p), method="holm")[1]] if len(p) else []
+    return _adjusted(p, "holm")
 
 
 def agreement(judge: Any, people: Any) -> Agreement:
@@ -243,12 +247,14 @@ def agreement(judge: Any, people: Any) -> Agreement:
 
     if len(judge) != len(people):
         raise ValueError(f"{len(judge)} judgements and {len(people)} labels; they must be of the same items")
+    if not set(judge) | set(people) <= {0, 1}:
+        raise ValueError("agreement is of 0 and 1; leave out what was not judged, and cut scores first")
     one, two = np.asarray(judge, dtype=bool), np.asarray(people, dtype=bool)
     cells = tuple(int(np.sum(cell)) for cell in (one & two, one & ~two, ~one & two, ~one & ~two))
     if not len(one):
         return Agreement(None, None, 0, None, None, (0, 0, 0, 0))
     table = np.array([[cells[0], cells[1]], [cells[2], cells[3]]])
-    varied = 0 < one.mean() < 1 or 0 < two.mean() < 1
+    varied = 0 < np.concatenate([one, two]).mean() < 1
     kappa = float(cohens_kappa(table, return_results=False)) if varied else None
     return Agreement(float((one == two).mean()), kappa, len(one), float(one.mean()), float(two.mean()), cells)  # type: ignore[arg-type]
 
@@ -317,6 +323,8 @@ def length_controlled(pairs: Any) -> Estimate:
         "the answers of every pair have one length": not difference.any(),
         f"{count}: length and preference cannot be parted": bool(len(sides)) and abs(sides.sum()) == len(sides),
         "one side wins every pair": len(set(won)) == 1,
+        "every pair differs by the same length": len(difference) > 1 and difference.std() < 1e-9,
+        "the pairs are of one sample": "sample_id" in pairs and pairs["sample_id"].nunique() < 2,
     }
     if why := next((reason for reason, holds in reasons.items() if holds), ""):
         return Estimate(None, None, None, f"cannot be estimated: {why}")
@@ -341,18 +349,28 @@ def sign_test(wins: int, losses: int) -> float:
 
 def pass_hat(c: int, n: int, k: int) -> float | None:
     """pass^k, the chance that k of k repeats succeed, from c successes in n: C(c, k) / C(n, k); None where n < k."""
+    if not 0 <= c <= n:
+        raise ValueError(f"{c} successes of {n}: it must be 0 <= c <= n")
     return comb(c, k) / comb(n, k) if n >= k >= 1 else None
 
 
 def benjamini_hochberg(p: Any) -> list[float]:
     """Benjamini and Hochberg's adjusted p values, for exploration (statsmodels)."""
+    return _adjusted(p, "fdr_bh")
+
+
+def _adjusted(p: Any, method: str) -> list[float]:
     from statsmodels.stats.multitest import multipletests
 
-    return [float(x) for x in multipletests(list(p), method="fdr_bh")[1]] if len(p) else []
+    if not all(0 <= value <= 1 for value in p):
+        raise ValueError("p values are in [0, 1]; leave out what is missing")
+    return [float(x) for x in multipletests(list(p), method=method)[1]] if len(p) else []
 
 
 def rogan_gladen(p: float, se: float, sp: float) -> float:
     """A rate that a judge of this sensitivity and specificity saw, corrected (Rogan and Gladen 1978), in [0, 1]."""
+    if not all(0 <= rate <= 1 for rate in (p, se, sp)):
+        raise ValueError(f"rates {p}, {se}, {sp}: each must be in [0, 1]")
     if se + sp <= 1:
         raise ValueError(f"sensitivity {se} and specificity {sp}: a judge no better than chance corrects nothing")
     return min(1.0, max(0.0, (p + sp - 1) / (se + sp - 1)))
@@ -365,8 +383,16 @@ def prediction_powered(judged: Any, judge: Any, people: Any) -> Estimate:
     (Angelopoulos et al. 2023, arXiv 2301.09633).
     """
     judged, judge, people = (np.asarray(values, float) for values in (judged, judge, people))
+    if not all(np.isfinite(values).all() for values in (judged, judge, people)):
+        raise ValueError("a value is missing; leave out what was not judged or labelled")
     if len(judge) != len(people) or len(people) < 2 or len(judged) < 2:
         raise ValueError("two judgements without labels and two with are needed, labels one to one")
     estimate = float(judged.mean() - (judge - people).mean())
     error = (judged.var() / len(judged) + (judge - people).var() / len(people)) ** 0.5
-    return Estimate(estimate, float(estimate - 1.96 * error), float(estimate + 1.96 * error))
+    bounds = np.array([estimate, estimate - 1.96 * error, estimate + 1.96 * error])
+    every = np.concatenate([judged, judge, people])
+    if every.min() >= 0 and every.max() <= 1:
+        bounds = bounds.clip(0, 1)
+    if not error:
+        return Estimate(float(bounds[0]), None, None, "nothing varies")
+    return Estimate(float(bounds[0]), float(bounds[1]), float(bounds[2]))

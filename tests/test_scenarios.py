@@ -19,7 +19,7 @@ from evalkit import agent, open_model
 from evalkit.records import ROOT, Budget, Condition, Sample, Trace
 from evalkit.scenarios import COMPONENTS, FAMILIES, Contract, Ledger, Node, fidelity, score
 from evalkit.tools import execute
-from evalkit.worlds import ARCHETYPES, WORLDS, load_world, samples, scenario, spoilt, toolbox, written
+from evalkit.worlds import ARCHETYPES, load_world, samples, scenario, spoilt, toolbox, written
 
 FAMILY = pytest.mark.parametrize("family", FAMILIES)
 BOX = Budget(turns=12, tool_calls=40)
@@ -28,7 +28,7 @@ NONE = Sample(id="x", prompt="x")
 
 @cache
 def drawn(family, count=24, seed=1):
-    return tuple(samples(WORLDS.get(family) or load_world(family), seed, count))
+    return tuple(samples(load_world(family), seed, count))
 
 
 def play(sample, model):

@@ -67,7 +67,6 @@ def test_the_disk_decides_whether_a_path_is_made_up_or_a_range_unsupported():
     assert verdict.notes["ranges"] == ["lib/a.js", "`b.js`", "lib\\b.js:1", "lib/a.js:3-4"]
 
 
-@pytest.mark.xfail(reason="./ is stripped of citations and not of what the judge says", strict=True)
 def test_a_path_with_a_dot_before_it_is_the_same_file():
     assert ground("lib/a.js:3", hallucinated_paths=["./lib/a.js"])[0].notes["paths"] == []
 
@@ -97,7 +96,6 @@ WANTED = [
 ]
 
 
-@pytest.mark.xfail(reason="supports does not yet follow the ladder", strict=True)
 @pytest.mark.parametrize(("answer", "said", "share", "why"), WANTED, ids=[row[-1] for row in WANTED])
 def test_supports_is_never_above_what_is_in_range_nor_blind_to_a_path(answer, said, share, why):
     assert ground(answer, **said)[0].values["supports"] == pytest.approx(share)
@@ -153,7 +151,6 @@ def test_the_judge_is_told_which_places_do_not_exist():
     assert places("It is send.") == "(none)"
 
 
-@pytest.mark.xfail(reason="a last newline is counted as one more line", strict=True)
 def test_the_judge_is_told_that_the_line_after_the_last_does_not_exist():
     assert "the file has no such lines" in places("lib/a.js:301")
 

@@ -52,6 +52,8 @@ def root(name: str) -> Path:
     if "code" not in row:
         raise CorpusError(f'data/corpora.toml [{name}] has no line code = "FOLDER/", so it is no corpus of code')
     place = cache() / "code" / f"{name}-{row['sha256'][:12]}"
+    if place.exists():
+        return place
     place.parent.mkdir(exist_ok=True)
     with FileLock(f"{place}.lock"):
         if not place.exists():
@@ -69,7 +71,10 @@ def files(name: str) -> dict[str, str]:
     """{path from the root of the corpus: text} of its text files, sorted by path."""
     folder, found = root(name), {}
     for path in filter(None, rg(folder, "--files").split("\0")):
-        content = (folder / path).read_bytes()
+        try:
+            content = (folder / path).read_bytes()
+        except OSError:  # a name that is not UTF-8, a file that may not be read
+            continue
         if b"\0" not in content and (text := content.decode("utf-8", "ignore")).encode() == content:
             found[path.removeprefix("./")] = text
     return dict(sorted(found.items()))
@@ -115,11 +120,11 @@ class Code:
         self.name, self.legs, self.root, self.text = name, legs, root(name), files(name)
 
     def tools(
-        self, page_limit: int = 30_000, search_limit: int = 6_000, legs: Sequence[str] = LEGS
+        self, page_limit: int = 30_000, search_limit: int = 6_000, legs: Sequence[str] = ()
     ) -> tuple[Tool, Tool, Tool]:
-        """The three tools, with their limits in characters and the legs of the hybrid search."""
+        """The three tools, with their limits in characters; `legs` instead of the corpus's own."""
         some = copy(self)
-        some.legs = legs
+        some.legs = legs or self.legs
         searches = (tool(method, limit=search_limit) for method in (some.ripgrep, some.search_code))
         return (*searches, tool(self.read_file, limit=page_limit, counts=False))  # type: ignore[return-value]
 

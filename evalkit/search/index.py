@@ -74,7 +74,8 @@ def syntax(grammar: tuple[str, str], text: str) -> list[tuple[int, str]]:
     import tree_sitter
 
     language = tree_sitter.Language(getattr(import_module(f"tree_sitter_{grammar[0]}"), grammar[1])())
-    stack: list[tuple[Any, str]] = [(tree_sitter.Parser(language).parse(text.encode()).root_node, "")]
+    root = tree_sitter.Parser(language).parse(text.encode()).root_node
+    stack: list[tuple[Any, str]] = [(root, "")]
     ends = []
     while stack:
         node, name = stack.pop()
@@ -83,7 +84,7 @@ def syntax(grammar: tuple[str, str], text: str) -> list[tuple[int, str]]:
         elif node.type != "comment":
             name = definition(node) or name
             stack.append((node.end_point.row, name))
-            if node.parent is None or node.end_byte - node.start_byte > SIZE:
+            if node is root or node.end_byte - node.start_byte > SIZE:
                 stack += [(child, name) for child in reversed(node.named_children)]
     return ends
 
@@ -155,7 +156,10 @@ def embedding(name: str) -> Callable[[list[str]], np.ndarray]:
             rows = np.array(embed(texts), np.float32)
             if rows.ndim != 2 or len(rows) != len(texts):
                 raise ValueError("not one vector for each text")
-            return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+            length = np.linalg.norm(rows, axis=1, keepdims=True)
+            if not np.isfinite(rows).all() or (len(texts) > 1 and not length.any()):
+                raise ValueError("its vectors are not finite, or all zeros")
+            return rows / np.maximum(length, 1e-9)
         except Exception as error:
             raise CorpusError(f"embedder {name} gives no vectors: {redact(str(error))[:200]}") from None
 
@@ -192,6 +196,9 @@ class Index:
             with np.load(place(name)) as data:
                 self.vectors, self.meta = data["vectors"], json.loads(data["meta"].tobytes())
             self.chunks, self.bm25 = [Hit(*row) for row in self.meta["chunks"]], bm25s.BM25()
+            told = [self.meta[name] for name in ("version", "sha", "embedder", "dim", "store")]
+            if len(self.meta["joined"]) != len(self.chunks) or self.vectors.shape[1] != told[3]:
+                raise ValueError("its parts do not fit together")
             self.bm25.index(self.meta["words"], show_progress=False)
             held = self.meta["collection"]
             self.collection = chroma().get_collection(held, embedding_function=None) if held else None
@@ -273,7 +280,7 @@ def health(
         if index.collection:
             chroma()  # does it answer?
         count = index.collection.count() if index.collection else len(index.vectors)
-    except (CorpusError, ToolError) as error:
+    except (CorpusError, ToolError, OSError) as error:
         return [f"{name}: {error}; {mend}"]
     meta, size = index.meta, len(index.chunks)
     absent = [path for path in required if path not in texts]
