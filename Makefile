@@ -4,7 +4,8 @@ export IPYTHONDIR := $(CURDIR)/.venv/ipython
 NOTEBOOK := $(PY) -m papermill --no-progress-bar --log-level ERROR --execution-timeout 1800
 MODEL ?= extractive:
 SUITE ?= docs_qa
-RUN ?= demo
+demo: RUN ?= demo
+eval: RUN ?= $(notdir $(SUITE))
 LOCAL := local:smollm2-135m
 HEADLINE = $(PY) -c "import json, sys; s = json.load(open(sys.argv[1] + '/summary.json')); print(); print(s['headline']); \
   [print(c) for c in s['cost_per_correct']]; print('report:', sys.argv[1] + '/report.html')" $(CURDIR)/results/$(RUN)
@@ -26,6 +27,7 @@ setup: .venv/.ok
 	@echo "c.IPKernelApp.log_level = 50  # neither its warning about loopback nor that it was shut down belongs in reports" \
 	  > .venv/ipython/profile_default/ipython_kernel_config.py
 	@touch $@
+	@echo "evalkit is installed in .venv"
 
 # The notebooks, from questions to report. A second call measures nothing again. Without MODEL the agent is extractive:,
 # which needs no key, and a very small local language model answers and judges the first six questions.

@@ -49,7 +49,7 @@ def docs_qa(sample: Sample) -> Iterator[str]:
         values = gold.get(name) or []
         if trap and values:
             yield f"gold.{name} is set; a trap has none"
-        elif not trap and not values:
+        elif not trap and not values and name == "key_fact":
             yield f"gold.{name} is empty; a docs_qa sample needs at least one"
         elif not isinstance(values, list) or not all(isinstance(v, str) and v.strip() for v in values):
             yield f"gold.{name} is {json.dumps(values)[:60]}; write a list of texts"
@@ -116,8 +116,19 @@ def tool_choice(sample: Sample) -> Iterator[str]:
             if one.tool in wrong:
                 yield f"gold names {one.tool!r}, a distractor, which is never right"
             takes = known[one.tool]
+            exact = [(n, a.value) for n, a in one.args.items() if a.type == "exact"]
+            strange = [v for n, value in exact for v in off_schema(value, takes.get(n) or {})]
+            yield from (f"gold: {one.tool} takes no {json.dumps(v)}; look at the codes of its schema" for v in strange)
             odd = sorted(one.args.keys() - takes.keys())
             yield from (f"gold: {one.tool} has no argument {n!r}; it has: {', '.join(takes)}" for n in odd)
+
+
+def off_schema(value: Any, schema: dict[str, Any]) -> list[Any]:
+    """The values, at any depth, that are none of the codes a tool's schema allows."""
+    if isinstance(value, dict):
+        parts = schema.get("properties") or {}
+        return [odd for n, v in value.items() for odd in off_schema(v, parts.get(n) or {})]
+    return [value] if "enum" in schema and value not in schema["enum"] else []
 
 
 def code_search(sample: Sample) -> Iterator[str]:

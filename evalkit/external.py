@@ -68,6 +68,7 @@ class Agent:
     secrets: dict[str, str]  # text: what stands for it in records
     options: dict[str, Any]
     priced = replayed = False
+    address = ""
     at_once = 0
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -82,12 +83,13 @@ class Agent:
             found = json.loads(data.decode(), parse_constant=lambda name: None)
             if isinstance(found, dict):
                 return self.hide(found), self.safe(log)[-LOG:]
-            kind, detail = "not_one_object", data.decode()
+            kind, detail = "not_one_object", f"not one JSON object (print logs to stderr): {data.decode()}"
         except AgentError as error:
-            kind, detail, log = error.kind, error.detail, error.log
+            kind, detail, log = error.kind, f"{error.detail} {error.log[-200:]}".strip(), error.log
         except (ValueError, RecursionError) as error:
             kind = "not_utf8" if isinstance(error, UnicodeDecodeError) else "not_one_object"
-            detail = data.decode(errors="replace")
+            why = "" if kind == "not_utf8" else "not one JSON object (print logs to stderr): "
+            detail = why + data.decode(errors="replace")
         raise AgentError(kind, short(self.safe(detail), 300), self.safe(log)[-LOG:])
 
     def hide(self, value: Any) -> Any:

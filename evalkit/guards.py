@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,8 @@ def watch(max_usd: float = 0.0, stop_when: float = 0.5) -> Callable[[Any], str]:
         if kind in ("http_401", "http_402", "http_403"):
             return f"the provider refuses this key or account ({kind}: {row.failure.detail[:200]})."
         if seen["rows"] >= 10 and seen["failed"] > stop_when * seen["rows"]:
-            return f"Stopped: {seen['failed']:g} of {seen['rows']:g} cells failed, the last with {kind}."
+            detail = f"{kind or last[0]} ({row.failure.detail[:200]})" if row.failure else last[0]
+            return f"Stopped: {seen['failed']:g} of {seen['rows']:g} cells failed, the last with {detail}."
         return f"Stopped: {seen['usd']:.4f} USD spent, the limit is {max_usd}." if 0 < max_usd <= seen["usd"] else ""
 
     return why
@@ -171,7 +173,11 @@ def after(rows: Sequence[Trace]) -> list[str]:
     found: list[str] = []
     failed = sum(row.failure is not None for row in rows)
     if failed:
-        found.append(f"{failed} of {len(rows)} cells failed" + (": incomplete" if failed > 0.1 * len(rows) else ""))
+        kinds = Counter(row.failure.kind for row in rows if row.failure).most_common(3)
+        why = ", ".join(f"{kind} {n} times" for kind, n in kinds)
+        found.append(f"{failed} of {len(rows)} cells failed ({why})" + ": incomplete" * (failed > 0.1 * len(rows)))
+    for address in sorted({row.setup["address"] for row in rows if row.setup.get("address")}):
+        found.append(f"answers came from {address}, not from the provider's own address")
     for asked, served in sorted({(r.model, r.served) for r in rows if r.served}):
         name = asked.partition(":")[2].partition("@")[0]
         if name != re.sub(r"-(\d{8}|\d{4}-\d\d-\d\d)$", "", served) and name != served:

@@ -136,13 +136,13 @@ def details(run_dirs: Iterable[report.PathLike]) -> pd.DataFrame:
 
 
 def effort(found: Iterable[tuple[Any, Any, Any]]) -> pd.DataFrame:
-    """Medians per model and condition of what a cell took: tokens, searches, all calls, seconds, and USD in all."""
+    """What a cell took per model and condition: medians of tokens, searches, calls and seconds, and the mean USD."""
     free = {"read_file", "read_page"}
-    rows = [(t.model, t.condition, t.usage.total, sum(s.call.name not in free for s in t.steps if s.executed),
+    rows = [(t.agent, t.condition, t.usage.total, sum(s.call.name not in free for s in t.steps if s.executed),
              len(t.steps), t.seconds, t.usd) for t, _, _ in found if t.model not in CONTROLS]  # fmt: skip
     frame = pd.DataFrame(rows, columns=["model", "condition", "tokens", "searches", "calls", "seconds", "usd"])
-    how = {"tokens": "median", "searches": "median", "calls": "median", "seconds": "median", "usd": "sum"}
-    return frame.groupby(["model", "condition"], sort=False).agg(how).round(3).reset_index()
+    how = {"tokens": "median", "searches": "median", "calls": "median", "seconds": "median", "usd": "mean"}
+    return frame.groupby(["model", "condition"], sort=False).agg(how).round(4).reset_index()
 
 
 def markdown(path: Path, parts: Iterable[tuple[str, Any]]) -> Path:

@@ -188,8 +188,12 @@ class Suite(Record):
     frozen: bool = True  # is that the sha suite.toml names?
 
     def _repr_markdown_(self) -> str:
-        head = f"**{self.name}**: {len(self.samples)} samples, sha256 `{self.sha[:16]}`"
-        return "\n".join([head, *(f"- `{c.name}`: {c.instructions}" for c in self.conditions)])
+        head, lines = f"**{self.name}**: {len(self.samples)} samples, sha256 `{self.sha[:16]}`", []
+        for c in self.conditions:
+            tools = ", ".join(t.name for t in c.tools(self.samples[0])) or "no tools"
+            set_to = "".join(f"; {n}: {short(v)}" for n, v in c.settings.items() if n in ("legs", "specialists"))
+            lines.append(f"- `{c.name}` ({tools}{set_to}): {c.instructions}".rstrip(" :"))
+        return "\n".join([head, *lines])
 
 
 class Cell(Record):
@@ -254,12 +258,17 @@ class Trace(Record):
     at: str = ""  # ISO time when the cell finished
 
     @property
+    def agent(self) -> str:
+        """The model with its effort, as reports name it."""
+        return " ".join(filter(None, [self.model, str(self.options.get("effort", ""))]))
+
+    @property
     def slot(self) -> tuple[str, ...]:
         values = (getattr(self, name) for name in SLOT)
         return tuple(v if isinstance(v, str) else json.dumps(v, sort_keys=True) for v in values)
 
     def _repr_markdown_(self) -> str:
-        head = f"**{self.sample_id}** · {self.condition} · {self.model} · {self.stop} · {self.usage.total} tokens"
+        head = f"**{self.sample_id}** · {self.condition} · {self.agent} · {self.stop} · {self.usage.total} tokens"
         steps = [
             f"{s.turn}. `{short(s.call.name)} {short(s.call.args)}` → {short(s.result) if s.executed else 'not run'}"
             for s in self.steps

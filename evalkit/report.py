@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -130,12 +131,17 @@ def frame(run_dirs: Iterable[PathLike] | PathLike) -> pd.DataFrame:
     return pd.DataFrame(tidy, columns=COLUMNS + tags).astype({"value": float, "usd": float, "seconds": float})
 
 
+def meaning(metrics: Iterable[str]) -> pd.DataFrame:
+    """What these metrics say, a sentence each; a component of a scenario is told by its name alone."""
+    known = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text("utf-8"))
+    rows = [(m, known[m]) for m in metrics if m in known]
+    return pd.DataFrame(rows, columns=["metric", "what it says"])
+
+
 def main_metric(tidy: pd.DataFrame) -> str:
     """The metric that says right or wrong: `correct`, else the conjunction of a scenario (`…_exact`)."""
-    metrics = list(tidy["metric"].unique())
-    return next(
-        (m for m in ("correct", *metrics) if m in metrics and (m == "correct" or m.endswith("_exact"))), "correct"
-    )
+    exact = [m for m in tidy["metric"].unique() if m.endswith("_exact") and m not in ("cited_exact", "outcome_exact")]
+    return exact[0] if exact and "correct" not in set(tidy["metric"]) else "correct"
 
 
 def by_arm(tidy: pd.DataFrame) -> pd.DataFrame:
@@ -179,7 +185,9 @@ def rates(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
 def gaps(tidy: pd.DataFrame, metric: str, baseline: str, seed: int = 0) -> pd.DataFrame:
     """Paired gaps of every model under every other condition: to the baseline, and to chance under the same one."""
     table = []
-    arms = tidy[(tidy["condition"] != baseline) & ~tidy["model"].isin(CONTROLS)]
+    arms = tidy[~tidy["model"].isin(CONTROLS)]
+    others = set(arms.loc[arms["condition"] != baseline, "model"])  # an agent with no other arm is held against chance
+    arms = arms[(arms["condition"] != baseline) | ~arms["model"].isin(others)]
     for model, arm in arms[["model", "condition"]].drop_duplicates().itertuples(index=False):
         pairs = [(tidy[tidy["model"] == model], arm, baseline, "condition"),
                  (tidy[tidy["condition"] == arm], model, "script:random", "model")]  # fmt: skip
@@ -235,7 +243,7 @@ def summary(tidy: pd.DataFrame, baseline: str, metric: str, made: dict[str, Any]
         "eval_version": EVAL_VERSION,
         "headline": headline(tidy, gaps(tidy, metric, baseline, seed), metric),
         "metric": metric,
-        "baseline": baseline,
+        "baseline": baseline if baseline in set(tidy["condition"]) else "",
         "metrics": {m: json.loads(t.to_json(orient="records")) for m, t in tables.items()},
         "gaps": json.loads(gaps(tidy, metric, baseline, seed).to_json(orient="records")),
         "cost_per_correct": cost_per_correct(tidy, metric),
@@ -257,7 +265,7 @@ def cost_per_correct(tidy: pd.DataFrame, metric: str) -> list[str]:
         each = f"{paid.estimate:.4f} USD each{span}" if right else "no cost per correct"
         price = f"{usd:.4f} USD, {each}" if usd else "not priced"
         time = f", {took.estimate:.3g} s each" if took.estimate else ""
-        lines.append(f"{model} {condition}: {right:g} right of {group['value'].count()}, {price}{time}")
+        lines.append(f"{model} {condition}: {right:g} right of {group['value'].count()} measured, {price}{time}")
     return lines
 
 
@@ -268,7 +276,10 @@ def headline(tidy: pd.DataFrame, table: pd.DataFrame, metric: str) -> str:
         mine = tidy[(tidy["metric"] == metric) & tidy["model"].isin([gap.model, gap.against])]
         cells = mine[mine["condition"].isin([gap.condition, gap.against])].drop_duplicates(["run_id", "key"])
         missing = float(cells["failure"].notna().mean())
-        facts = f"(95 % CI {gap.low:+.2f} to {gap.high:+.2f}, {gap.n} questions)"
+        facts = f"95 % CI {gap.low:+.2f} to {gap.high:+.2f}, {gap.n} questions"
+        if not gap.shown and gap.p is not None and gap.low * gap.high > 0:
+            facts += f", but McNemar's p is {gap.p:.2g}"
+        facts = f"({facts})"
         if missing > 0.1:
             said.append(f"Nothing is claimed for {gap.model} with {gap.condition} against {gap.against}: "
                         f"{missing:.0%} of the measurements are missing.")  # fmt: skip
@@ -313,7 +324,7 @@ def plot_rates(table: pd.DataFrame, ax: Any) -> Any:
         ax.annotate(text, (1.02, y), xycoords=("axes fraction", "data"), va="center", fontsize=9, color="0.3")
     if table["right"].notna().any():
         ax.set(xlim=(-0.02, 1.02), xticks=[0, 0.25, 0.5, 0.75, 1])
-    ax.set(xlabel="share right, 95 % Wilson interval" if table["right"].notna().any() else "mean, 95 % interval")
+    ax.set(xlabel="share right, 95 % interval" if table["right"].notna().any() else "mean, 95 % interval")
     return _intervals(table, ax, table["model"] + " · " + table["condition"], styles)
 
 

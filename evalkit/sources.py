@@ -47,7 +47,7 @@ def make(source: str, n: int = 200, seed: int = 0, out: str = "") -> tuple[Path,
         spec = SPEC.format(kind="docs_qa", condition="closed_book")
     else:
         raise SourceError(f"source {source!r} is not bfcl, no .csv file, and no folder of .arrow or .parquet files")
-    return write(out or ROOT / "data" / name, rows, spec), left_out
+    return write(ROOT / (out or f"data/{name}"), rows, spec), left_out
 
 
 def bfcl(n: int = 200, seed: int = 0) -> tuple[list[Row], list[str]]:
@@ -178,6 +178,12 @@ def docs_qa(place: str, cells: dict[Any, Any]) -> list[Row]:
         gold[name] = [part.strip() for part in parts if part.strip()]
     if str(full.pop("trap", "")).strip().lower() in ("1", "true", "yes"):
         gold["trap"] = True
+    lacks = [n for n in ("answer", "key_fact") if not gold.get(n) and not (n == "key_fact" and gold.get("trap"))]
+    if prompt is not None and lacks:
+        raise SourceError(
+            f"{place}: no {lacks[0]}; a table needs the columns question, answer and key_fact (the words that make an "
+            f"answer right, several parted by |), and may have id, urls, trap and tags"
+        )
     tags = {k: v if isinstance(v, bool | int) else str(v).strip() for k, v in full.items()}
     return [row | {"prompt": str(prompt).strip(), "gold": gold, "tags": tags}] if prompt is not None else []
 

@@ -110,7 +110,7 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
     if spec.get("kind") == "scenario":
         samples, faults, world = drawn_samples(folder, spec)
     else:
-        samples, faults = read_samples(file, spec.get("kind", ""), own)
+        samples, faults = read_samples(file, spec.get("kind", ""), own, bool(spec.get("corpus")))
     there = sorted({*TOOLS, *(str(t.get("name")) for sample in samples for t in sample.tools)})
     known = {"name", "instructions", "tools", "network", "legs", "specialists"}
     for number, row in enumerate(spec.get("conditions", []), 1):
@@ -228,11 +228,14 @@ def offered(sample: Sample, names: Sequence[str], seed: int) -> tuple[Tool, ...]
     return tuple(Tool(t["name"], t.get("description", ""), t["parameters"], run=None) for t in chosen)
 
 
-def read_samples(file: Path, kind: str, tools: Sequence[dict[str, Any]] = ()) -> tuple[list[Sample], list[str]]:
+def read_samples(
+    file: Path, kind: str, tools: Sequence[dict[str, Any]] = (), paged: bool = True
+) -> tuple[list[Sample], list[str]]:
     """Samples of a JSON-lines file, and one sentence with file and line for each that cannot be used.
 
     Blank lines are skipped. Ids are compared as trimmed text; a sample without one is named by its content. A sample
-    that names no `tools` of its own is offered those given here.
+    that names no `tools` of its own is offered those given here. Where the suite has a corpus, `paged`, a docs_qa
+    sample needs pages.
     """
     samples: list[Sample] = []
     problems: list[str] = []
@@ -250,6 +253,8 @@ def read_samples(file: Path, kind: str, tools: Sequence[dict[str, Any]] = ()) ->
             more = {"id": row_id, "cluster": family, "tags": tags, "tools": row.get("tools", tools)}
             sample = Sample.model_validate(row | more | {"history": conversation(row.get("history", []))})
             faults = list(CHECKS[kind](sample)) if kind in CHECKS else []
+            if kind == "docs_qa" and paged and not (sample.gold.get("trap") or sample.gold.get("urls")):
+                faults.append("gold.urls is empty; a docs_qa sample needs at least one")
             taken = sorted(sample.tags.keys() & set(COLUMNS))
             faults += [f"tag {name!r} is a column of every report; name the tag otherwise" for name in taken]
             if sample.id.lower() in seen:

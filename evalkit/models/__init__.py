@@ -46,6 +46,7 @@ class Model:
     priced = False  # does a call cost money?
     replayed = False  # does it answer from a recording?
     at_once = 0  # calls it takes at once; 0: any number
+    address = ""  # where it answers from, if not at the provider's own
     room = 0  # characters of a long prompt that its context holds; 0: enough
     options: dict[str, Any] = {}  # noqa: RUF012
 
@@ -171,12 +172,16 @@ def open_model(
     `record` writes every reply to that file, `replay` answers from it without a key or a network.
     """
     provider, _, name = spec.partition(":")
+    if effort and provider in ("extractive", "script", "local"):
+        raise ValueError(f"{provider}: has no effort; leave -p effort out")
     options = {"effort": effort} if effort else {}
     options |= {"temperature": temperature} if temperature is not None else {}  # type: ignore[dict-item]
     if replay:
         from .replay import Replay
 
-        return Replay(spec, options, replay)
+        played = Replay(spec, options, replay)
+        played.address = redact(base_url)
+        return played
     model: Model
     if provider == "anthropic":
         from .anthropic import Anthropic
@@ -201,6 +206,7 @@ def open_model(
     else:
         known = "anthropic: openai: local: extractive: script: compat:NAME@URL " + ": ".join(SERVERS)
         raise ValueError(f"unknown model {spec!r}; write provider:name with one of {known}:")
+    model.address = redact(base_url)
     if record:
         from .replay import Recording
 

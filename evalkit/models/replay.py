@@ -40,6 +40,7 @@ class Recording(Model):
             raise ValueError(f"record: {path} cannot be written ({error.strerror})") from None
         self.gate, self.talk = gate or threading.Lock(), uuid.uuid4().hex
         self.name, self.options, self.priced, self.at_once = model.name, model.options, model.priced, model.at_once
+        self.address, self.room = model.address, model.room
 
     def for_cell(self, sample: Sample, repeat: int, condition: str = "") -> Model:
         player = self.model.for_cell(sample, repeat, condition)

@@ -9,7 +9,8 @@ import sys
 
 request = json.load(sys.stdin)
 print("deciding", request["sample_id"], file=sys.stderr)  # stdout is for the response alone
-amount = int(re.search(r"\d+", request["input"]).group())
+text = request["input"]
+amount = int((re.search(r"Till entries: (\d+)", text) or re.search(r"(\d+)", text))[1])
 outcome = "approve" if amount <= 100 else "escalate"
 actions = ["look_up_order", "issue_refund" if outcome == "approve" else "open_ticket"]
 response = {
