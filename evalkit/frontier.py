@@ -83,13 +83,13 @@ def tiers(tidy: pd.DataFrame, metric: str, seed: int = 0) -> pd.DataFrame:
     return table.assign(tier=ranks)[["tier", "model", "condition", "right", "measured", "estimate", "low", "high"]]
 
 
-def told(tiers: pd.DataFrame, economy: pd.DataFrame, rates: pd.DataFrame) -> str:
+def told(tiers: pd.DataFrame, economy: pd.DataFrame, rates: pd.DataFrame | None = None) -> str:
     """Who leads and where a right answer is cheapest, in sentences made of the tables; none leads below doing nothing.
 
     `rates` are report.rates, which hold the null agent too.
     """
-    nothing = rates.loc[rates["model"] == CONTROLS[0], "estimate"].max()
-    if len(tiers) and pd.notna(nothing) and nothing > 0 and tiers["estimate"].max() <= nothing:
+    nothing = rates.loc[rates["model"] == CONTROLS[0], "estimate"].max() if rates is not None else 0
+    if len(tiers) and nothing > 0 and tiers["estimate"].max() <= nothing:
         return f"No agent is right more often than {CONTROLS[0]}, which does nothing ({nothing:.2f} right)."
     if len(tiers) < 2:
         return ""

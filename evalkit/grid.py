@@ -75,7 +75,6 @@ def setup(suite: Suite, cell: Cell, model: Model | external.Agent) -> dict[str, 
     what |= {"settings": part.settings} if part.settings else {}
     what |= {"record": cell.sample.gold["record"]} if "record" in cell.sample.gold else {}  # a world's facts
     gold = {"gold": cell.sample.gold} if model.name == "script:oracle" else {}
-    where |= {"address": model.address} if model.address else {}
     versions = {"corpus": suite.corpus_sha[:16], "eval_version": EVAL_VERSION}
     return (
         where

@@ -21,6 +21,7 @@ from .models import Model
 from .records import ROOT, Cell, Suite, Trace, Usage, latest, redact
 
 BANNER = "**NOT FINISHED.** This notebook is running, or stopped before its last cell; rows of finished cells are safe."
+OWN = "the provider's own address"
 TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
 EXAMPLES = {"int": "3", "float": "0.5", "bool": "true", "list": "a,b", "dict": "'{\"a\": 1}'"}
 
@@ -84,6 +85,11 @@ def preflight(
     if model.priced:
         pricing.usd(name, Usage(), provider)
     corpus = f"{suite.corpus}, {len(suite.texts())} texts, {suite.corpus_sha[:16]}" if suite.corpus else "none"
+    part = " ".join(filter(None, [suite.name, model.name, model.options.get("effort", "")]))
+    before = grid.made(path.parent).get(part, {}).get("address", OWN)
+    if path.exists() and before != (model.address or OWN) and not model.replayed:
+        raise ValueError(f"this run has answers of {model.name} from {before}; use another run_id for those from "
+                         f"{model.address or OWN}")  # fmt: skip
     index = health(suite, cells)
     if index and not skip_health:
         raise ValueError("the index is not sound, and nothing was asked:\n" + "\n".join(index))
@@ -176,8 +182,6 @@ def after(rows: Sequence[Trace]) -> list[str]:
         kinds = Counter(row.failure.kind for row in rows if row.failure).most_common(3)
         why = ", ".join(f"{kind} {n} times" for kind, n in kinds)
         found.append(f"{failed} of {len(rows)} cells failed ({why})" + ": incomplete" * (failed > 0.1 * len(rows)))
-    for address in sorted({row.setup["address"] for row in rows if row.setup.get("address")}):
-        found.append(f"answers came from {address}, not from the provider's own address")
     for asked, served in sorted({(r.model, r.served) for r in rows if r.served}):
         name = asked.partition(":")[2].partition("@")[0]
         if name != re.sub(r"-(\d{8}|\d{4}-\d\d-\d\d)$", "", served) and name != served:

@@ -243,7 +243,7 @@ def summary(tidy: pd.DataFrame, baseline: str, metric: str, made: dict[str, Any]
         "eval_version": EVAL_VERSION,
         "headline": headline(tidy, gaps(tidy, metric, baseline, seed), metric),
         "metric": metric,
-        "baseline": baseline if baseline in set(tidy["condition"]) else "",
+        "baseline": baseline,
         "metrics": {m: json.loads(t.to_json(orient="records")) for m, t in tables.items()},
         "gaps": json.loads(gaps(tidy, metric, baseline, seed).to_json(orient="records")),
         "cost_per_correct": cost_per_correct(tidy, metric),
@@ -265,7 +265,7 @@ def cost_per_correct(tidy: pd.DataFrame, metric: str) -> list[str]:
         each = f"{paid.estimate:.4f} USD each{span}" if right else "no cost per correct"
         price = f"{usd:.4f} USD, {each}" if usd else "not priced"
         time = f", {took.estimate:.3g} s each" if took.estimate else ""
-        lines.append(f"{model} {condition}: {right:g} right of {group['value'].count()} measured, {price}{time}")
+        lines.append(f"{model} {condition}: {right:g} right of {group['value'].count()}, {price}{time}")
     return lines
 
 

@@ -45,6 +45,18 @@ def make(source: str, n: int = 200, seed: int = 0, out: str = "") -> tuple[Path,
     elif Path(source).is_dir() or Path(source).suffix.lower() == ".csv":
         rows, left_out = (frame(source) if Path(source).is_dir() else table(source)), []
         spec = SPEC.format(kind="docs_qa", condition="closed_book")
+        if not all(r["gold"].get("urls") for r in rows):
+            spec += "\n[settings]\npages = false  # no sample needs a page to cite\n"
+        bare = [
+            r for r in rows if not r["gold"].get("answer") or not (r["gold"].get("key_fact") or r["gold"].get("trap"))
+        ]
+        if bare:
+            first = bare[0]["prompt"][:60]
+            raise SourceError(
+                f"{source}: {len(bare)} of {len(rows)} rows have no answer or no key_fact, the first {first!r}; a "
+                "table needs the columns question, answer and key_fact (the words that make an answer right, several parted "
+                "by |), and may have id, urls, trap and tags"
+            )
     else:
         raise SourceError(f"source {source!r} is not bfcl, no .csv file, and no folder of .arrow or .parquet files")
     return write(ROOT / (out or f"data/{name}"), rows, spec), left_out
@@ -178,12 +190,6 @@ def docs_qa(place: str, cells: dict[Any, Any]) -> list[Row]:
         gold[name] = [part.strip() for part in parts if part.strip()]
     if str(full.pop("trap", "")).strip().lower() in ("1", "true", "yes"):
         gold["trap"] = True
-    lacks = [n for n in ("answer", "key_fact") if not gold.get(n) and not (n == "key_fact" and gold.get("trap"))]
-    if prompt is not None and lacks:
-        raise SourceError(
-            f"{place}: no {lacks[0]}; a table needs the columns question, answer and key_fact (the words that make an "
-            f"answer right, several parted by |), and may have id, urls, trap and tags"
-        )
     tags = {k: v if isinstance(v, bool | int) else str(v).strip() for k, v in full.items()}
     return [row | {"prompt": str(prompt).strip(), "gold": gold, "tags": tags}] if prompt is not None else []
 

@@ -94,9 +94,7 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
     sizes = {n: spec.get("settings", {}).get(n, 1) for n in ("page_limit", "search_limit")}
     bad = [n for n, v in sizes.items() if not isinstance(v, int) or v < 1]
     problems += [f"{shown(config)}: settings.{n} is {sizes[n]!r}; write characters, 1 or more" for n in bad]
-    problems += [
-        f"{shown(config)}: no {k}; a suite needs it" for k in ("kind", "conditions", "rules") if not spec.get(k)
-    ]
+    problems += [f"{shown(config)}: no {k}; a suite needs it" for k in ("kind", "conditions") if not spec.get(k)]
     if spec.get("kind") and spec["kind"] not in CHECKS:
         problems.append(f"{shown(config)}: kind {spec['kind']!r} is unknown; known: {', '.join(CHECKS)}")
     names = [row.get("name") for row in spec.get("conditions", [])]
@@ -110,7 +108,7 @@ def _load(path: str | Path, allow_hosts: Sequence[str]) -> Suite:
     if spec.get("kind") == "scenario":
         samples, faults, world = drawn_samples(folder, spec)
     else:
-        samples, faults = read_samples(file, spec.get("kind", ""), own, bool(spec.get("corpus")))
+        samples, faults = read_samples(file, spec.get("kind", ""), own, spec.get("settings", {}).get("pages", True))
     there = sorted({*TOOLS, *(str(t.get("name")) for sample in samples for t in sample.tools)})
     known = {"name", "instructions", "tools", "network", "legs", "specialists"}
     for number, row in enumerate(spec.get("conditions", []), 1):
@@ -234,8 +232,8 @@ def read_samples(
     """Samples of a JSON-lines file, and one sentence with file and line for each that cannot be used.
 
     Blank lines are skipped. Ids are compared as trimmed text; a sample without one is named by its content. A sample
-    that names no `tools` of its own is offered those given here. Where the suite has a corpus, `paged`, a docs_qa
-    sample needs pages.
+    that names no `tools` of its own is offered those given here. A docs_qa sample needs pages, unless the settings of
+    its suite say pages = false.
     """
     samples: list[Sample] = []
     problems: list[str] = []

@@ -370,3 +370,10 @@ def test_with_nothing_to_show_no_file_is_written(tmp_path, metric):
     with pytest.raises(ValueError, match=f"no verdict '{metric}' of a model in r; run judge.ipynb"):
         frontier.export([run], tmp_path / "site", metric)
     assert not (tmp_path / "site").exists()
+
+
+def test_nobody_leads_below_an_agent_that_does_nothing():
+    tiers = pd.DataFrame({"tier": [1, 1], "model": ["a", "b"], "condition": "c", "estimate": [0.1, 0.2]})
+    rates = pd.DataFrame({"model": ["a", "b", "script:null"], "estimate": [0.1, 0.2, 0.25]})
+    assert frontier.told(tiers, tiers, rates) == (
+        "No agent is right more often than script:null, which does nothing (0.25 right).")  # fmt: skip
