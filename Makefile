@@ -62,7 +62,7 @@ smoke:
 	@$(MAKE) --no-print-directory eval RUN=smoke LIMIT=3
 
 test: setup
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 # JupyterLab and report.html in Chromium, which apt-get install chromium brings.
 test-browser: setup

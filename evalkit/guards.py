@@ -86,7 +86,7 @@ def preflight(
         pricing.usd(name, Usage(), provider)
     corpus = f"{suite.corpus}, {len(suite.texts())} texts, {suite.corpus_sha[:16]}" if suite.corpus else "none"
     part = " ".join(filter(None, [suite.name, model.name, model.options.get("effort", "")]))
-    before = grid.made(path.parent).get(part, {}).get("address", OWN)
+    before = grid.made(path.parent).get(part, {}).get("address", model.address or OWN)
     if path.exists() and before != (model.address or OWN) and not model.replayed:
         raise ValueError(f"this run has answers of {model.name} from {before}; use another run_id for those from "
                          f"{model.address or OWN}")  # fmt: skip

@@ -54,8 +54,8 @@ def make(source: str, n: int = 200, seed: int = 0, out: str = "") -> tuple[Path,
             first = bare[0]["prompt"][:60]
             raise SourceError(
                 f"{source}: {len(bare)} of {len(rows)} rows have no answer or no key_fact, the first {first!r}; a "
-                "table needs the columns question, answer and key_fact (the words that make an answer right, several parted "
-                "by |), and may have id, urls, trap and tags"
+                "table needs the columns question, answer and key_fact (the words that make an answer right, several "
+                "parted by |), and may have id, urls, trap and tags"
             )
     else:
         raise SourceError(f"source {source!r} is not bfcl, no .csv file, and no folder of .arrow or .parquet files")
