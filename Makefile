@@ -21,8 +21,7 @@ setup: .venv/.ok
 	@test -x $(PY) || python3 -m venv .venv >/dev/null 2>&1 || python3 -m venv --without-pip .venv
 	@$(PY) -m pip --version >/dev/null 2>&1 || python3 -m pip --python $(PY) install --quiet pip
 	@$(PY) -m pip install --quiet uv 2>/dev/null || true
-	@if $(PY) -m uv --version >/dev/null 2>&1; then $(PY) -m uv pip install --quiet --python $(PY) -e '.[dev,local]'; \
-	 else $(PY) -m pip install --quiet -e '.[dev,local]'; fi
+	@$(PY) -m uv pip install --quiet --python $(PY) -e '.[dev,local]' 2>/dev/null || $(PY) -m pip install --quiet -e '.[dev,local]'
 	@mkdir -p .venv/ipython/profile_default
 	@echo "c.IPKernelApp.log_level = 50  # neither its warning about loopback nor that it was shut down belongs in reports" \
 	  > .venv/ipython/profile_default/ipython_kernel_config.py
