@@ -336,7 +336,8 @@ CONTRAST = """() => {
   return {dark: light(behind(document.body)) < 0.2, least: Math.min(...read.map(ratio)), elements: read.length};
 }"""
 EMPTY = """() => [...document.querySelectorAll("svg g[id^=axes_]")].filter(
-  g => ![...g.children].some(child => /^(line2d|text|patch_([89]|[1-9]\\d)|Poly|Path|Line)/.test(child.id))).length"""
+  g => ![...g.children].some(child => child.querySelector("image")
+    || /^(line2d|text|patch_([89]|[1-9]\\d)|Poly|Path|Line)/.test(child.id))).length"""
 
 
 @pytest.mark.browser
