@@ -175,9 +175,10 @@ def plot(table: pd.DataFrame, ax: Any, unit: str = "usd", controls: pd.DataFrame
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    for row in () if controls is None else controls.dropna(subset=["estimate"]).itertuples():
-        ax.axhline(row.estimate, color="0.6", lw=1, ls=(0, (4, 3)), zorder=0)
-        ax.annotate(row.model, (1.01, row.estimate), xycoords=("axes fraction", "data"), va="center", fontsize=8,
+    known = pd.DataFrame(columns=["model", "estimate"]) if controls is None else controls.dropna(subset=["estimate"])
+    for height, alike in known.groupby("estimate"):
+        ax.axhline(height, color="0.6", lw=1, ls=(0, (4, 3)), zorder=0)
+        ax.annotate("\n".join(alike["model"]), (1.01, height), xycoords=("axes fraction", "data"), va="center", fontsize=8,
                     color="0.4")  # fmt: skip
     if gate:
         ax.axhspan(-0.03, gate, color="0.93", zorder=-1)
