@@ -178,8 +178,8 @@ def plot(table: pd.DataFrame, ax: Any, unit: str = "usd", controls: pd.DataFrame
     known = pd.DataFrame(columns=["model", "estimate"]) if controls is None else controls.dropna(subset=["estimate"])
     for height, alike in known.groupby("estimate"):
         ax.axhline(height, color="0.6", lw=1, ls=(0, (4, 3)), zorder=0)
-        ax.annotate("\n".join(alike["model"]), (1.01, height), xycoords=("axes fraction", "data"), va="center", fontsize=8,
-                    color="0.4")  # fmt: skip
+        names, beside = "\n".join(alike["model"]), ("axes fraction", "data")
+        ax.annotate(names, (1.01, height), xycoords=beside, va="center", fontsize=8, color="0.4")
     if gate:
         ax.axhspan(-0.03, gate, color="0.93", zorder=-1)
     ax.set(ylim=(-0.03, 1.05), ylabel="share right, 95 % interval", xlabel=f"{COSTS[unit]}, 95 % interval")

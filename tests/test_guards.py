@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from evalkit import Trace, guards
+from evalkit import Trace, grid, guards, load_suite, open_model
 from evalkit.records import ROOT, Call, Failure, Step, Usage
 
 DECLARED = {"run_id": str, "model": str, "limit": int, "usd": float, "fresh": bool, "conditions": list, "options": dict}
@@ -176,3 +176,23 @@ def test_what_a_reader_should_know_is_said_and_nothing_else():
         "temperature",
     ):
         assert fact in said
+
+
+def test_answers_from_another_address_never_join_a_run(tmp_path, key, provider):
+    suite = load_suite("tool_choice")
+    real, stand_in = (open_model("openai:gpt-5.4-mini", base_url=url) for url in ("", provider.url))
+    cells = grid.plan(suite, real, limit=1)
+    path = tmp_path / "traces.jsonl"
+    assert len(guards.preflight(suite, real, path, cells))
+    path.touch()
+    (tmp_path / ".locks").mkdir()
+    grid.note(tmp_path, "tool_choice openai:gpt-5.4-mini", {"address": provider.url})
+    assert len(guards.preflight(suite, stand_in, path, cells))
+    with pytest.raises(ValueError, match=f"answers of openai:gpt-5.4-mini from {provider.url}; use another run_id"):
+        guards.preflight(suite, real, path, cells)
+
+
+def test_a_model_without_effort_says_so():
+    for spec in ("extractive:", "script:null"):
+        with pytest.raises(ValueError, match="has no effort; leave -p effort out"):
+            open_model(spec, effort="low")
