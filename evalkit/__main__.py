@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     page = add("frontier", export_frontier, "a snapshot of accuracy and cost per correct, with one page", export)
     page.add_argument("runs", nargs="+", metavar="RUN", help="run ids, folders in results/")
     page.add_argument("--out", type=Path, required=True, help="folder of the snapshots")
-    page.add_argument("--metric", default="correct")
+    page.add_argument("--metric", default="", help="empty: what says right or wrong")
     page.add_argument("--gate", type=float, default=0.0, help="an agent below this share right is not called efficient")
     page.add_argument("--name", default="", help="of the snapshot; else the date of the newest measurement")
     add("report", export_report, "report.html again, from the rows and without a key", export).add_argument("run_id")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from . import external, grid, guards, provenance, receipts, report, scoring
-from .records import latest
+from .records import Trace, latest, short
 from .suites import load_suite, shown
 
 
@@ -19,6 +20,9 @@ def run_evaluate(given: Any) -> int:
 
 def case_file(given: Any, agent: external.Agent) -> int:
     suite = receipts.load_cases(given.suite)
+    for path in filter(None, (given.out, given.private_out)):
+        if not path.parent.is_dir():
+            raise ValueError(f"{path}: there is no folder {path.parent}; make it first. Nothing was sent to the agent")
     results = receipts.evaluate(suite, agent, given.repeats)
     public, failed = receipts.receipt(suite, agent, results), sum(r.trace.failure is not None for r in results)
     written = [(given.out or Path("receipt.json"), public)]
@@ -28,7 +32,7 @@ def case_file(given: Any, agent: external.Agent) -> int:
         print(f"written: {path}")
     for name, row in public["rates"].items():
         print(told(name, row["rate"], row["low"], row["high"], row["cases"]))
-    print(f"{len(results) - failed} of {len(results)} runs measured, {failed} failed")
+    print(f"{len(results) - failed} of {len(results)} runs measured, {failed} failed{why([r.trace for r in results])}")
     return int(failed > 0)
 
 
@@ -49,8 +53,16 @@ def suite_of_data(given: Any, agent: external.Agent) -> int:
     for metric in tidy["metric"].unique():
         for row in report.rates(tidy, metric).itertuples():
             print(told(metric, row.estimate, row.low, row.high, row.measured))
-    print(f"{len(traces) - failed} of {len(traces)} cells measured, {failed} failed; rows in {shown(folder)}")
+    lost = f"{failed} failed{why(traces)}"
+    print(f"{len(traces) - failed} of {len(traces)} cells measured, {lost}; rows in {shown(folder)}")
     return int(failed > 0)
+
+
+def why(traces: list[Trace]) -> str:
+    """The kinds of failure with their numbers, in brackets, and the first one's detail; nothing where none failed."""
+    faults = [t.failure for t in traces if t.failure]
+    kinds = ", ".join(f"{kind} {n} times" for kind, n in Counter(f.kind for f in faults).most_common(3))
+    return f" ({kinds}; the first: {short(faults[0].detail, 200)})" if faults else ""
 
 
 def told(name: str, rate: float | None, low: float | None, high: float | None, n: int) -> str:

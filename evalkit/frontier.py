@@ -221,13 +221,14 @@ def plot(table: pd.DataFrame, ax: Any, unit: str = "usd", controls: pd.DataFrame
     return ax
 
 
-def export(run_dirs: Sequence[Path], out: Path, metric: str = "correct", gate: float = 0.0, name: str = "") -> Path:
+def export(run_dirs: Sequence[Path], out: Path, metric: str = "", gate: float = 0.0, name: str = "") -> Path:
     """Write one snapshot of the frontier: runs/<date>.json for good, latest.json, runs.json and index.html.
 
     The page holds the snapshot itself, so it opens from disk; served, it follows latest.json and runs.json. Raises
     FileExistsError where the snapshot is there already, and ValueError where there is nothing to show.
     """
     tidy = report.by_arm(report.frame(run_dirs))
+    metric = metric or report.main_metric(tidy)
     table = frontier(tidy, metric, gate)
     if table.empty:
         raise ValueError(f"no verdict {metric!r} of a model in {', '.join(p.name for p in run_dirs)}; run judge.ipynb")

@@ -163,7 +163,9 @@ def scenario(sample: Sample, trace: Trace, suite: Suite | None = None) -> Values
     if trace.ledger is None and isinstance(trace.submission, dict) and "actions_executed" in trace.submission:
         contract = world.gold(sample.gold["record"])
         case = Case(id=sample.id, input=None, expected_outcome=contract.outcome, forbidden_actions=contract.forbidden)
-        told = decided(case, trace)
+        told = {
+            name: value for name, value in decided(case, trace).items() if name != "latency"
+        }  # no share; in seconds
         return told | {FAMILIES[world.FAMILY][1]: told["exact"]}
     ledger = Ledger(**(trace.ledger or {}))
     values = score(world.FAMILY, world.gold(sample.gold["record"]), ledger)
