@@ -22,7 +22,7 @@ COSTS = {"usd": "USD per right answer", "seconds": "seconds per right answer"}
 
 def arms(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The rows of one metric with a column `arm`, model and condition in one name; one row a measurement."""
-    mine = tidy[(tidy["metric"] == metric) & (tidy["value"].notna() | tidy["failure"].notna())]
+    mine = report.of_metric(tidy, metric)
     return mine.drop_duplicates(["run_id", "key"]).assign(arm=mine["model"] + " · " + mine["condition"])
 
 

@@ -152,6 +152,11 @@ def by_arm(tidy: pd.DataFrame) -> pd.DataFrame:
     return tidy.assign(**{name: tidy["suite"] + "/" + tidy[name] for name in ("condition", "sample_id", "cluster")})
 
 
+def of_metric(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The rows of a metric where it applies: it has a value, or its measurement is missing."""
+    return tidy[(tidy["metric"] == metric) & (tidy["value"].notna() | tidy["failure"].notna())]
+
+
 def rates(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Per model and condition: right, measured and attempted samples, the mean with its interval, both bounds.
 
@@ -159,7 +164,7 @@ def rates(tidy: pd.DataFrame, metric: str) -> pd.DataFrame:
     right. Intervals are Wilson's; where samples share clusters, the wider of Wilson's on the effective n and a
     bootstrap over clusters; for scores beyond [0, 1], which have no floor or ceiling, the bootstrap.
     """
-    mine = tidy[(tidy["metric"] == metric) & (tidy["value"].notna() | tidy["failure"].notna())]
+    mine = of_metric(tidy, metric)
     share = bool(mine["value"].dropna().between(0, 1).all())
     table = []
     for (model, condition), group in mine.groupby(["model", "condition"], sort=False):
@@ -255,7 +260,7 @@ def summary(tidy: pd.DataFrame, baseline: str, metric: str, made: dict[str, Any]
 def cost_per_correct(tidy: pd.DataFrame, metric: str) -> list[str]:
     """One line per model and condition: right of measured, what each right one cost in money and in time."""
     lines = []
-    mine = tidy[(tidy["metric"] == metric) & (tidy["value"].notna() | tidy["failure"].notna())]
+    mine = of_metric(tidy, metric)
     mine = mine[~mine["model"].isin(CONTROLS)].drop_duplicates(["run_id", "key"])
     for (model, condition), group in mine.groupby(["model", "condition"], sort=False):
         right, usd = float(group["value"].sum()), float(group["usd"].sum())
